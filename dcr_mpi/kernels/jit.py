@@ -1,0 +1,291 @@
+"""The kernels in numba: one pass each, compiled once per word width, without the interpreter's lock."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from ..digest import MIX_A, MIX_B, MIX_C, MIX_D, MIX_E
+from ..dtypes import DType
+from .api import GAP_ESCAPE, Changes, ValueScheme
+from .reference import bad_gaps
+
+_jit = numba.njit(nogil=True, cache=True, boundscheck=False)
+_u64 = np.uint64
+_A, _B, _C, _D, _E = map(_u64, (MIX_A, MIX_B, MIX_C, MIX_D, MIX_E))
+_S32, _S29, _S31 = map(_u64, (32, 29, 31))
+
+
+class JitKernels:
+    """See :class:`dcr_mpi.kernels.api.Kernels`."""
+
+    name = "numba"
+    device = "cpu"
+
+    def changes(self, base: np.ndarray, new: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> Changes:
+        blocks = len(sizes)
+        counts = np.zeros(blocks, np.int64)
+        lanes = 8 // base.itemsize
+        whole = len(base) // lanes * lanes
+        wide = base[:whole].view(_u64), new[:whole].view(_u64)
+        parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        block, room = 0, 0
+        while block < blocks:
+            # Outputs have room for an eighth of what is left, and at least one whole block: dense data takes
+            # a few rounds, sparse data one, and memory stays bounded by the bucket.
+            room = max(int(sizes[block:].sum()) // 8, int(sizes[block:].max())) + lanes
+            out = np.empty(room, np.uint32), np.empty(room, base.dtype), np.empty(room, base.dtype)
+            block, used = _changes(base, new, *wide, lanes, offsets, sizes, block, counts, *out)
+            parts.append((out[0][:used], out[1][:used], out[2][:used]))
+        if len(parts) == 1:
+            return Changes(counts, *parts[0])
+        empty = np.empty(0, np.uint32), np.empty(0, base.dtype), np.empty(0, base.dtype)
+        return Changes(counts, *(np.concatenate(column) for column in zip(empty, *parts, strict=True)))
+
+    def gather(
+        self, words: np.ndarray, offsets: np.ndarray, counts: np.ndarray, positions: np.ndarray
+    ) -> np.ndarray:
+        out = np.empty(len(positions), words.dtype)
+        _gather(words, offsets, counts, positions, out)
+        return out
+
+    def scatter(
+        self,
+        words: np.ndarray,
+        offsets: np.ndarray,
+        counts: np.ndarray,
+        positions: np.ndarray,
+        values: np.ndarray,
+    ) -> None:
+        _scatter(words, offsets, counts, positions, values)
+
+    def pack_gaps(self, positions: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        gaps = np.empty(len(positions), np.uint8)
+        escapes = np.empty(_pack_gaps(positions, counts, gaps, np.empty(0, np.uint32)), np.uint32)
+        if len(escapes):
+            _pack_gaps(positions, counts, gaps, escapes)
+        return gaps, escapes
+
+    def unpack_gaps(
+        self, gaps: np.ndarray, escapes: np.ndarray, counts: np.ndarray, sizes: np.ndarray
+    ) -> np.ndarray:
+        if int(counts.sum()) != len(gaps):
+            raise bad_gaps(f"{len(gaps)} gaps for {int(counts.sum())} changes")
+        positions = np.empty(len(gaps), np.uint32)
+        fault = _unpack_gaps(gaps, escapes, counts, sizes, positions)
+        if fault:
+            raise bad_gaps(("", "escapes that do not match the escape bytes", "an escape under 255",
+                            "a position past the end of its block")[fault])  # fmt: skip
+        return positions
+
+    def difference(self, scheme: ValueScheme, old: np.ndarray, new: np.ndarray, dtype: DType) -> np.ndarray:
+        if scheme == "overwrite":
+            return new
+        if scheme == "xor":
+            return old ^ new
+        out = np.empty_like(new)
+        _ulp(old, new, _sign(old, dtype), 8 * old.itemsize - 1, out)
+        return out
+
+    def restore(self, scheme: ValueScheme, old: np.ndarray, coded: np.ndarray, dtype: DType) -> np.ndarray:
+        if scheme == "overwrite":
+            return coded
+        if scheme == "xor":
+            return old ^ coded
+        out = np.empty_like(coded)
+        _unulp(old, coded, _sign(old, dtype), out)
+        return out
+
+    def state_changes(
+        self, geometry: np.ndarray, counts: np.ndarray, positions: np.ndarray, old: np.ndarray, new: np.ndarray
+    ) -> np.ndarray:
+        out = np.zeros((len(counts), 2), _u64)
+        _state_changes(geometry, counts, positions, old, new, out)
+        return out
+
+    def state_words(
+        self, geometry: np.ndarray, words: np.ndarray, offsets: np.ndarray, sizes: np.ndarray
+    ) -> np.ndarray:
+        out = np.zeros((len(sizes), 2), _u64)
+        _state_words(geometry, words, offsets, sizes, out)
+        return out
+
+
+def _sign(words: np.ndarray, dtype: DType) -> np.uint64:
+    """The sign bit for floats; 0 tells the kernels to take words as plain integers."""
+    return _u64(1 << (8 * words.itemsize - 1) if dtype.is_float else 0)
+
+
+@_jit
+def _changes(base, new, base64, new64, lanes, offsets, sizes, block, counts, positions, old, val):  # type: ignore[no-untyped-def]
+    k = 0
+    while block < len(sizes):
+        size, at = sizes[block], offsets[block]
+        if len(positions) - k < size + lanes:
+            return block, k
+        first, group = k, at // lanes
+        for g in range(size // lanes):
+            if base64[group + g] != new64[group + g]:
+                # Branch-free inside a group that differs: store always, advance where the words differ.
+                for i in range(g * lanes, (g + 1) * lanes):
+                    a, b = base[at + i], new[at + i]
+                    positions[k], old[k], val[k] = i, a, b
+                    k += a != b
+        for i in range(size // lanes * lanes, size):
+            a, b = base[at + i], new[at + i]
+            positions[k], old[k], val[k] = i, a, b
+            k += a != b
+        counts[block] = k - first
+        block += 1
+    return block, k
+
+
+@_jit
+def _gather(words, offsets, counts, positions, out):  # type: ignore[no-untyped-def]
+    k = 0
+    for block in range(len(counts)):
+        at = offsets[block]
+        for _ in range(counts[block]):
+            out[k] = words[at + positions[k]]
+            k += 1
+
+
+@_jit
+def _scatter(words, offsets, counts, positions, values):  # type: ignore[no-untyped-def]
+    k = 0
+    for block in range(len(counts)):
+        at = offsets[block]
+        for _ in range(counts[block]):
+            words[at + positions[k]] = values[k]
+            k += 1
+
+
+@_jit
+def _pack_gaps(positions, counts, gaps, escapes):  # type: ignore[no-untyped-def]
+    k, e = 0, 0
+    for block in range(len(counts)):
+        previous = np.int64(-1)
+        for _ in range(counts[block]):
+            here = np.int64(positions[k])
+            gap = here - previous - 1
+            if gap < GAP_ESCAPE:
+                gaps[k] = gap
+            else:
+                gaps[k] = GAP_ESCAPE
+                if e < len(escapes):
+                    escapes[e] = gap
+                e += 1
+            previous = here
+            k += 1
+    return e
+
+
+@_jit
+def _unpack_gaps(gaps, escapes, counts, sizes, positions):  # type: ignore[no-untyped-def]
+    k, e, fault = 0, 0, 0
+    for block in range(len(counts)):
+        here = np.int64(-1)
+        size = sizes[block]
+        for _ in range(counts[block]):
+            gap = np.int64(gaps[k])
+            if gap == GAP_ESCAPE:
+                if e == len(escapes):
+                    return 1
+                gap = np.int64(escapes[e])
+                e += 1
+                if gap < GAP_ESCAPE:
+                    return 2
+            here += gap + 1
+            if here >= size:
+                fault = 3
+            positions[k] = here
+            k += 1
+    return fault if e == len(escapes) else 1
+
+
+@_jit
+def _ulp(old, new, sign, top, out):  # type: ignore[no-untyped-def]
+    # In 64 bits and cut to the word on store: only the difference's low bits matter.
+    mask = (_u64(2) << _u64(top)) - _u64(1)
+    for k in range(len(old)):
+        a, b = _u64(old[k]), _u64(new[k])
+        if sign:
+            a = (a ^ mask) if a & sign else a | sign
+            b = (b ^ mask) if b & sign else b | sign
+        d = b - a
+        negative = (d >> _u64(top)) & _u64(1)
+        out[k] = (((d << _u64(1)) ^ (_u64(0) - negative)) - _u64(1)) & mask
+
+
+@_jit
+def _unulp(old, coded, sign, out):  # type: ignore[no-untyped-def]
+    mask = (_u64(2) << _u64(8 * old.itemsize - 1)) - _u64(1)
+    for k in range(len(old)):
+        a = _u64(old[k])
+        if sign:
+            a = (a ^ mask) if a & sign else a | sign
+        zigzag = (_u64(coded[k]) + _u64(1)) & mask
+        b = a + ((zigzag >> _u64(1)) ^ (_u64(0) - (zigzag & _u64(1))))
+        if sign:
+            b = (b ^ sign) if b & sign else b ^ mask
+        out[k] = b & mask
+
+
+@numba.njit(inline="always")
+def _mix(index, word):  # type: ignore[no-untyped-def]
+    x = _u64(index) * _A + _u64(word) * _B
+    x ^= x >> _S32
+    x *= _C
+    x ^= x >> _S29
+    x *= _D
+    x ^= x >> _S32
+    return x, (x ^ (x >> _S31)) * _E
+
+
+@numba.njit(inline="always")
+def _canonical(row, dims, k):  # type: ignore[no-untyped-def]
+    index = row[1]
+    for d in range(dims - 1, -1, -1):
+        extent = row[2 + d]
+        index += (k % extent) * row[2 + dims + d]
+        k //= extent
+    return index
+
+
+@_jit
+def _state_changes(geometry, counts, positions, old, new, out):  # type: ignore[no-untyped-def]
+    dims = (geometry.shape[1] - 2) // 2
+    k = 0
+    for block in range(len(counts)):
+        row = geometry[block]
+        flat = dims == 1 and row[3] == 1
+        lane0, lane1 = _u64(0), _u64(0)
+        for _ in range(counts[block]):
+            at = row[0] + np.int64(positions[k])
+            index = row[1] + at if flat else _canonical(row, dims, at)
+            a0, a1 = _mix(index, new[k])
+            b0, b1 = _mix(index, old[k])
+            lane0 += a0 - b0
+            lane1 += a1 - b1
+            k += 1
+        out[block, 0], out[block, 1] = lane0, lane1
+
+
+@_jit
+def _state_words(geometry, words, offsets, sizes, out):  # type: ignore[no-untyped-def]
+    dims = (geometry.shape[1] - 2) // 2
+    for block in range(len(sizes)):
+        row, at, size = geometry[block], offsets[block], sizes[block]
+        lane0, lane1 = _u64(0), _u64(0)
+        done = 0
+        while done < size:
+            # One run of the innermost dimension at a time, so that the inner loop has no division.
+            k = row[0] + done
+            run = min(size - done, row[1 + dims] - k % row[1 + dims])
+            index, step = _canonical(row, dims, k), row[1 + 2 * dims]
+            for i in range(run):
+                m0, m1 = _mix(index + i * step, words[at + done + i])
+                lane0 += m0
+                lane1 += m1
+            done += run
+        out[block, 0], out[block, 1] = lane0, lane1
