@@ -1,0 +1,174 @@
+"""Tiles: the common refinement of the trainer's and every site's boxes, in one agreed order, cut into parts.
+
+A tile lies whole in one trainer shard and whole in one piece per replica of every site, so it is coded against its
+own baseline and decoded where it lands. Order: by trainer shard, then by the shards that need it at each site, so
+that a part travels to few ranks, then by dtype, so that a bucket has one word width, then by tensor and position.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..dtypes import dtype
+from ..errors import GeometryError
+from ..model import Box, Cut, Layout, Policy, TensorSpec, Tile, Tiling
+from ..region import Region, region_of
+from .boxes import refine, to_local
+from .check import pieces
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tile lies in a checkpoint: shard index, dataset path, and its box there (in elements)."""
+
+    shard: int
+    dataset: str
+    box: Box
+
+
+@dataclass(frozen=True)
+class Span:
+    """Words ``start..stop`` of a tile: what a part, and a bucket, is made of."""
+
+    tile: int
+    start: int
+    stop: int
+
+
+class Placement:
+    """A layout indexed by tensor: finds the places of a tile."""
+
+    def __init__(self, layout: Layout, tensors: Sequence[TensorSpec]) -> None:
+        self.layout = layout
+        number = {t.name: i for i, t in enumerate(tensors)}
+        self._held = defaultdict(list)
+        for shard, dataset, piece in pieces(layout):
+            self._held[number[piece.tensor]].append((shard, dataset.path, piece))
+
+    def boxes(self, tensor: int) -> list[Box]:
+        """Distinct canonical boxes in which the layout keeps a tensor."""
+        return list(dict.fromkeys(piece.canonical for _, _, piece in self._held[tensor]))
+
+    def find(self, tensor: int, box: Box) -> tuple[Place, ...]:
+        """All places of a canonical box, replicas included.
+
+        Raises
+        ------
+        GeometryError
+            The box straddles pieces of this layout, or lies in none.
+        """
+        found = [
+            Place(shard, dataset, to_local(piece, box))
+            for shard, dataset, piece in self._held[tensor]
+            if box.within(piece.canonical)
+        ]
+        straddled = [p for _, _, p in self._held[tensor] if not box.within(p.canonical) and p.canonical.meet(box)]
+        if straddled or not found:
+            raise GeometryError(
+                f"tile {box.start}..{box.stop} of tensor {tensor}", found="a tile that no piece holds whole",
+                expected=f"tiles cut for the layout of {self.layout.name!r}",
+                remedy="register this site's layout and let the trainer list the site: versions encoded from then on fit, "
+                "and an anchor brings the site there",
+            )  # fmt: skip
+        return tuple(found)
+
+
+def word_shape(spec: TensorSpec) -> tuple[int, ...]:
+    """A tensor's shape in words: elements of several words get a last dimension."""
+    words = dtype(spec.dtype).words
+    return spec.shape if words == 1 else (*spec.shape, words)
+
+
+def word_box(box: Box, words: int) -> Box:
+    """A box in words, given words per element."""
+    return box if words == 1 else Box((*box.start, 0), (*box.stop, words))
+
+
+def tile_words(tile: Tile, tensors: Sequence[TensorSpec]) -> int:
+    """Words in a tile."""
+    return tile.box.size * dtype(tensors[tile.tensor].dtype).words
+
+
+def tile_region(tile: Tile, tensors: Sequence[TensorSpec]) -> Region:
+    """The tile's words as canonical flat word indices of its tensor."""
+    spec = tensors[tile.tensor]
+    return region_of(word_box(tile.box, dtype(spec.dtype).words), word_shape(spec))
+
+
+def make_tiles(policy: Policy, sites: Mapping[str, Layout]) -> tuple[Tile, ...]:
+    """All tiles of a policy for these sites, in order."""
+    trainer = Placement(policy.trainer, policy.tensors)
+    others = [Placement(sites[name], policy.tensors) for name in sorted(sites)]
+    keyed = []
+    for number, spec in enumerate(policy.tensors):
+        cuts = [box for placement in (trainer, *others) for box in placement.boxes(number)]
+        for cell, _ in refine(Box.whole(spec.shape), cuts):
+            shard = min(place.shard for place in trainer.find(number, cell))
+            needs = tuple(tuple(sorted({p.shard for p in o.find(number, cell)})) for o in others)
+            keyed.append(((shard, needs, spec.dtype, number, cell.start), Tile(number, cell.start, cell.stop, shard)))
+    return tuple(tile for _, tile in sorted(keyed, key=lambda pair: pair[0]))
+
+
+def cut_parts(tiles: Sequence[Tile], tensors: Sequence[TensorSpec], block: int, part_bytes: int) -> tuple[Cut, ...]:
+    """Cut the tiles into parts of about ``part_bytes`` dense bytes, at block limits, never across trainer shards."""
+    cuts: list[Cut] = []
+    room, shard = 0, -1
+    for number, tile in enumerate(tiles):
+        size, width = tile_words(tile, tensors), dtype(tensors[tile.tensor].dtype).word_bytes
+        at = 0
+        while at < size:
+            if room < min(size - at, block) * width or tile.shard != shard:
+                cuts.append(Cut(number, at))
+                room, shard = part_bytes, tile.shard
+            step = min(size - at, max(room // (block * width), 1) * block)
+            room -= step * width
+            at += step
+    return tuple(cuts)
+
+
+def part_spans(tiling: Tiling, tensors: Sequence[TensorSpec], part: int) -> tuple[Span, ...]:
+    """The spans of one part, in order."""
+    first = tiling.cuts[part]
+    last = tiling.cuts[part + 1] if part + 1 < len(tiling.cuts) else Cut(len(tiling.tiles), 0)
+    spans = []
+    for number in range(first.tile, min(last.tile + 1, len(tiling.tiles))):
+        start = first.element if number == first.tile else 0
+        stop = last.element if number == last.tile else tile_words(tiling.tiles[number], tensors)
+        if start < stop:
+            spans.append(Span(number, start, stop))
+    return tuple(spans)
+
+
+def check_tiling(tiling: Tiling, tensors: Sequence[TensorSpec], max_block: int) -> None:
+    """Check a tiling that came from a store: every tile inside its tensor, all words once, parts in order.
+
+    Raises
+    ------
+    GeometryError
+    """
+    volumes = [0] * len(tensors)
+    for tile in tiling.tiles:
+        spec = tensors[tile.tensor] if 0 <= tile.tensor < len(tensors) else None
+        box = tile.box
+        if spec is None or len(box.start) != len(box.stop) or not box.within(Box.whole(spec.shape)) or box.size < 1:
+            raise GeometryError("tiling", found=f"tile {box.start}..{box.stop} of tensor {tile.tensor}",
+                                expected="a box inside a tensor of the policy")  # fmt: skip
+        volumes[tile.tensor] += box.size
+    for spec, volume in zip(tensors, volumes, strict=True):
+        if volume != math.prod(spec.shape):
+            raise GeometryError("tiling", found=f"{volume} elements of {spec.name!r}", expected=str(math.prod(spec.shape)))
+    block = tiling.block
+    order = [(c.tile, c.element) for c in tiling.cuts]
+    inside = all(
+        0 <= c.tile < len(tiling.tiles)
+        and 0 <= c.element < tile_words(tiling.tiles[c.tile], tensors)
+        and c.element % max(block, 1) == 0
+        for c in tiling.cuts
+    )
+    if not 0 < block <= max_block or not inside or sorted(set(order)) != order or bool(order) != bool(tiling.tiles) or (
+        order and order[0] != (0, 0)
+    ):
+        raise GeometryError("tiling", found=f"block {block}, {len(order)} cuts", expected="increasing cuts at block limits")
