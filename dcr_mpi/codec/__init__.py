@@ -1,0 +1,6 @@
+"""The codec: a bucket of spans of one dtype against its baseline, to bytes and back. See docs/format.md."""
+
+from .bucket import BucketReader, Scheme, check_spans, encode, rest_digests
+from .table import BlockTable, block_table
+
+__all__ = ["BlockTable", "BucketReader", "Scheme", "block_table", "check_spans", "encode", "rest_digests"]

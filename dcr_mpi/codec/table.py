@@ -1,0 +1,111 @@
+"""Spans cut into blocks, and where each block lies in the flat arrays that the kernels work on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import CorruptInput
+from ..kernels.api import ALIGN
+from ..layout import Span
+
+MIN_BLOCK_LOG2, MAX_BLOCK_LOG2 = 6, 24
+MAX_BUCKET_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class BlockTable:
+    """Blocks of a bucket, span after span; int64 arrays of one entry per block, all in words.
+
+    ``span`` is the index into ``spans``, ``start`` the block's first word in its tile, ``offset`` its place in a
+    bucket array of ``length`` words.
+    """
+
+    spans: tuple[Span, ...]
+    span: np.ndarray
+    start: np.ndarray
+    size: np.ndarray
+    offset: np.ndarray
+    length: int
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    def view(self, words: np.ndarray, block: int) -> np.ndarray:
+        """The words of one block in a bucket array."""
+        return words[self.offset[block] : self.offset[block] + self.size[block]]
+
+    def select(self, blocks: np.ndarray) -> BlockTable:
+        """The table of some of the blocks, packed anew."""
+        offset, length = _offsets(self.size[blocks])
+        return BlockTable(self.spans, self.span[blocks], self.start[blocks], self.size[blocks], offset, length)
+
+
+def block_table(spans: Sequence[Span], block: int) -> BlockTable:
+    """Cut spans into blocks of ``block`` words; the last of each span is short."""
+    counts = np.array([-(-(s.stop - s.start) // block) for s in spans], np.int64)
+    span = np.repeat(np.arange(len(spans), dtype=np.int64), counts)
+    inside = np.arange(len(span), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
+    start = np.array([s.start for s in spans], np.int64)[span] + inside * block
+    size = np.minimum(np.array([s.stop for s in spans], np.int64)[span] - start, block)
+    offset, length = _offsets(size)
+    return BlockTable(tuple(spans), span, start, size, offset, length)
+
+
+def _offsets(size: np.ndarray) -> tuple[np.ndarray, int]:
+    room = -(-size // ALIGN) * ALIGN
+    ends = np.cumsum(room)
+    return ends - room, int(ends[-1]) if len(ends) else 0
+
+
+def pack_spans(spans: Sequence[Span], block: int) -> bytes:
+    """Spans as LEB128 varints: tile (difference to the one before), first block of the tile, words."""
+    out = bytearray()
+    previous = 0
+    for span in spans:
+        for value in (span.tile - previous, span.start // block, span.stop - span.start):
+            while value > 0x7F:
+                out.append(value & 0x7F | 0x80)
+                value >>= 7
+            out.append(value)
+        previous = span.tile
+    return bytes(out)
+
+
+def unpack_spans(data: bytes, block: int, word_bytes: int) -> tuple[Span, ...]:
+    """Inverse of :func:`pack_spans`.
+
+    Raises
+    ------
+    CorruptInput
+        A cut or oversized varint, an empty span, spans out of order, or more than the largest bucket.
+    """
+    values, value, shift = [], 0, 0
+    for byte in data:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            values.append(value)
+            value, shift = 0, 0
+        elif shift > 56:
+            raise _bad("a varint over 63 bits")
+    if shift or len(values) % 3:
+        raise _bad("a cut list")
+    spans: list[Span] = []
+    tile, end, total = 0, 0, 0
+    for step, first, words in zip(values[::3], values[1::3], values[2::3], strict=True):
+        if step:
+            tile, end = tile + step, 0
+        start = first * block
+        total += words
+        if not words or start < end or total * word_bytes > MAX_BUCKET_BYTES:
+            raise _bad(f"{words} words at {start} of tile {tile}")
+        end = start + words
+        spans.append(Span(tile, start, end))
+    return tuple(spans)
+
+
+def _bad(found: str) -> CorruptInput:
+    return CorruptInput("span stream", found=found, expected=f"ordered spans of at most {MAX_BUCKET_BYTES} bytes in all")
