@@ -9,9 +9,10 @@ A store maps keys to immutable byte objects. Three properties carry the whole pr
    (A store behind a delayed cache breaks this for other readers; they treat absence as "not yet" and wait.)
 3. *No listing on the hot path.* Manifests name every key. ``sweep`` alone may list, to drop a dead writer's leavings.
 
-Keys are ASCII, made of ``[A-Za-z0-9._-]`` segments joined by ``/``; a segment is never empty, ``.`` or ``..``,
-and a key has at most 512 characters. Anything else is refused with :class:`~dcr_mpi.errors.UsageError` before any
-I/O: tensor names never become keys.
+Keys are ASCII, made of ``[A-Za-z0-9._-]`` segments joined by ``/``; a segment is never empty, never begins with a
+dot (so ``.``, ``..`` and temporary files cannot be named) and has at most 255 characters, a key at most 512. Anything
+else is refused with :class:`~dcr_mpi.errors.UsageError` before any I/O: tensor names never become keys. A key that is
+an object is never also the folder of others: what a store does with ``a`` beside ``a/b`` is not part of the contract.
 
 Error classes are part of the contract: absence is ``None``, never an error; :class:`StoreUnavailable` is for
 failures that usually pass (and has been retried already, once, in one bounded layer); :class:`StoreDenied` is for
@@ -25,10 +26,10 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..errors import UsageError
+from ..errors import CorruptInput, UsageError
 
 Buffer = bytes | bytearray | memoryview
-_SEGMENT = re.compile(r"[A-Za-z0-9._-]+")
+_SEGMENT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,9 @@ class Store(Protocol):
     def get(self, key: str, start: int = 0, stop: int | None = None, *, limit: int | None = None) -> bytes | None:
         """Bytes ``[start, stop)`` of an object (to its end when ``stop`` is None), or None where no such key is.
 
-        A range past the end is cut at the end, and an empty range makes no request. ``limit`` bounds what the
-        caller is ready to hold: a longer answer raises :class:`CorruptInput` before it is read into memory.
+        A range past the end is cut at the end. An empty range (``start == stop``) makes no request and is ``b""``
+        whether or not the key exists; a negative or backward one is a :class:`UsageError`. ``limit`` bounds what
+        the caller is ready to hold: a longer answer raises :class:`CorruptInput` before it is read into memory.
         A body cut short is resumed with a ranged read from where it ended, within the bounded retries.
         """
         ...
@@ -75,7 +77,8 @@ class Store(Protocol):
     def sweep(self, prefix: str, older_than_s: float) -> int:
         """Drop unfinished uploads under ``prefix`` that were begun more than ``older_than_s`` seconds ago.
 
-        Returns the number dropped. Finished objects are never touched.
+        ``prefix`` is ``""`` for the whole store, or a key: the folder of that name. Returns the number dropped.
+        Finished objects are never touched.
         """
         ...
 
@@ -86,9 +89,22 @@ def check_key(key: str) -> str:
     Raises
     ------
     UsageError
-        Empty, too long, absolute, with an empty, ``.`` or ``..`` segment, or with a character outside the set.
+        Empty, too long, absolute, with a segment that is empty, too long or begins with a dot, or with a
+        character outside the set.
     """
-    segments = key.split("/")
-    if len(key) > 512 or any(not _SEGMENT.fullmatch(s) or s in (".", "..") for s in segments):
-        raise UsageError("store key", found=repr(key[:80]), expected="[A-Za-z0-9._-] segments joined by '/'")
+    if len(key) > 512 or not all(_SEGMENT.fullmatch(segment) for segment in key.split("/")):
+        raise UsageError("store key", found=f"{key[:80]!r} ({len(key)} characters)",
+                         expected="at most 512 characters in [A-Za-z0-9._-] segments joined by '/', none begun by '.'")  # fmt: skip
     return key
+
+
+def check_range(start: int, stop: int | None) -> None:
+    """Refuse a negative or backward byte range with :class:`UsageError`."""
+    if start < 0 or (stop is not None and stop < start):
+        raise UsageError("byte range", found=f"[{start}, {stop})", expected="0 <= start <= stop")
+
+
+def check_limit(what: str, size: int, limit: int | None) -> None:
+    """Refuse an answer of ``size`` bytes that is over ``limit`` with :class:`CorruptInput`."""
+    if limit is not None and size > limit:
+        raise CorruptInput(what, found=f"{size} bytes", expected=f"at most {limit}")
