@@ -23,6 +23,7 @@ from .errors import ResourceError, from_os_error
 
 TEMP_PREFIX = ".tmp-"
 Buffer = bytes | bytearray | memoryview
+StrPath = str | os.PathLike[str]
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _NO_DIR_FSYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF}
 _AT_FDCWD, _RENAME_NOREPLACE = -100, 1
@@ -36,7 +37,7 @@ def _doing(what: str) -> Iterator[None]:
         raise from_os_error(error, what) from error
 
 
-def write_once(path: str, data: Buffer) -> bool:
+def write_once(path: StrPath, data: Buffer) -> bool:
     """Create ``path`` with ``data`` if and only if nobody did before, atomically and durably.
 
     Returns True when created by this call, False when the path exists already (untouched, and durable). Raises
@@ -61,7 +62,7 @@ def write_once(path: str, data: Buffer) -> bool:
     return created
 
 
-def replace(path: str, data: Buffer) -> None:
+def replace(path: StrPath, data: Buffer) -> None:
     """Give ``path`` the content ``data``: readers see the old file or the new one, also after a crash."""
     with _doing(f"replacing {path}"):
         temp = _write_temp(path, data)
@@ -73,14 +74,26 @@ def replace(path: str, data: Buffer) -> None:
     fsync_dir(_parent(path))
 
 
-def remove(path: str) -> None:
+def rename(temp: StrPath, path: StrPath) -> None:
+    """Give a finished and synced file its name, in the same directory, durably; what had that name is replaced."""
+    with _doing(f"renaming {temp} to {path}"):
+        os.replace(temp, path)
+    fsync_dir(_parent(path))
+
+
+def sync(fd: int) -> None:
+    """fsync an open file. Raises OSError: only the caller knows the file's name and what is lost."""
+    os.fsync(fd)
+
+
+def remove(path: StrPath) -> None:
     """Unlink a file durably; a missing one is fine."""
     with _doing(f"removing {path}"), suppress(FileNotFoundError):
         os.unlink(path)
         fsync_dir(_parent(path))
 
 
-def make_dirs(path: str) -> None:
+def make_dirs(path: StrPath) -> None:
     """``mkdir -p`` that survives a crash: the parent of every directory made here is fsynced."""
     if os.path.isdir(path):
         return
@@ -94,7 +107,7 @@ def make_dirs(path: str) -> None:
     fsync_dir(parent)
 
 
-def fsync_dir(path: str) -> None:
+def fsync_dir(path: StrPath) -> None:
     """Make names created, renamed or removed in a directory durable (a no-op where the file system has no such call)."""
     with _doing(f"syncing directory {path}"):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -107,7 +120,7 @@ def fsync_dir(path: str) -> None:
             os.close(fd)
 
 
-def sweep(folder: str, older_than_s: float) -> int:
+def sweep(folder: StrPath, older_than_s: float) -> int:
     """Unlink temporary files below ``folder`` not modified for ``older_than_s`` seconds; returns how many.
 
     Directories that may not be read are passed over.
@@ -123,11 +136,11 @@ def sweep(folder: str, older_than_s: float) -> int:
     return dropped
 
 
-def _parent(path: str) -> str:
+def _parent(path: StrPath) -> str:
     return os.path.dirname(os.path.abspath(path))
 
 
-def _write_temp(path: str, data: Buffer) -> str:
+def _write_temp(path: StrPath, data: Buffer) -> str:
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:64]
     temp = os.path.join(_parent(path), f"{TEMP_PREFIX}{host}-{os.getpid()}-{secrets.token_hex(8)}")
     fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -143,7 +156,7 @@ def _write_temp(path: str, data: Buffer) -> str:
     return temp
 
 
-def _rename_no_replace(temp: str, path: str) -> bool:
+def _rename_no_replace(temp: str, path: StrPath) -> bool:
     """The exclusive step for file systems without hard links (FAT, some FUSE): renameat2 with RENAME_NOREPLACE."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.renameat2(_AT_FDCWD, os.fsencode(temp), _AT_FDCWD, os.fsencode(path), _RENAME_NOREPLACE) == 0:

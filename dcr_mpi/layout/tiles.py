@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..dtypes import dtype
 from ..errors import GeometryError
 from ..model import Box, Cut, Layout, Policy, TensorSpec, Tile, Tiling
@@ -96,6 +98,17 @@ def tile_region(tile: Tile, tensors: Sequence[TensorSpec]) -> Region:
     """The tile's words as canonical flat word indices of its tensor."""
     spec = tensors[tile.tensor]
     return region_of(word_box(tile.box, dtype(spec.dtype).words), word_shape(spec))
+
+
+def geometry_rows(regions: Sequence[Region], starts: np.ndarray) -> np.ndarray:
+    """Rows for :meth:`Kernels.state_words`: first word in the tile, base, extents, strides; outermost padded with 1s."""
+    dims = max((len(r.shape) for r in regions), default=1)
+    rows = np.ones((len(regions), 2 + 2 * dims), np.int64)
+    for row, region, start in zip(rows, regions, starts, strict=True):
+        spare = dims - len(region.shape)
+        row[0], row[1] = start, region.base
+        row[2 + spare : 2 + dims], row[2 + dims + spare :] = region.shape, region.strides
+    return rows
 
 
 def make_tiles(policy: Policy, sites: Mapping[str, Layout]) -> tuple[Tile, ...]:

@@ -1,0 +1,236 @@
+"""apply: after a commit, write the journal's absolute words into the replica. The only act that changes weights.
+
+Order, which a crash at any point must survive: the record says *applying* (durable) - words are written - files are
+fsynced on every rank - the record says the new version (durable) - the applied receipt - the journals go. Until the
+last record stands, replaying the journal from any state gives the target.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .. import durable
+from ..catalog import check_policy
+from ..digest import block_digest
+from ..errors import BaseMismatch, Conflict, CorruptInput, NotReady, VerifyFailed, from_os_error
+from ..journal import Patch, read_journal
+from ..jsonable import dumps, loads
+from ..kernels.api import Kernels
+from ..model import Decision, Manifest, Policy, Receipt, ReplicaRecord, SiteLayout
+from .ports import Ports
+from .replica import Replica
+from .state import checkpoint_lanes
+
+
+@dataclass(frozen=True)
+class ApplyJob:
+    """What to apply. ``version`` None: the one that is prepared. ``full`` reads the whole replica again afterwards."""
+
+    site: str
+    replica: Path
+    version: int | None = None
+    wait_s: float = 0.0
+    poll_s: tuple[float, float] = (0.05, 2.0)
+    full: bool = False
+
+
+@dataclass(frozen=True)
+class _Plan:
+    action: str  # "apply", "discard" (aborted) or "done"
+    record: ReplicaRecord
+    layout: SiteLayout
+    manifest_sha256: str
+    manifest: Manifest
+
+
+def apply(ports: Ports, job: ApplyJob) -> Receipt:
+    """Roll the replica forward to a committed version, or drop what was prepared for an aborted one.
+
+    Every rank calls it; a replica that holds the version already only has its receipt put again.
+
+    Raises
+    ------
+    NotReady
+        Not decided within the wait, or not prepared here.
+    VerifyFailed
+        A block is not the target after patching: the replica was changed by somebody else since prepare.
+    """
+    replica = Replica(job.replica, job.site)
+    lease = replica.lease() if ports.comm.rank == 0 and replica.record() is not None else None
+    try:
+        with ports.events.stage("plan"):
+            plan = loads(_Plan, ports.once("plan", lambda: dumps(_plan(ports, job, replica))), "plan")
+        manifest = plan.manifest
+        if plan.action == "apply":
+            if lease is not None:
+                lease.check()
+                replica.save(dataclasses.replace(plan.record, applying=manifest.version))
+            ports.comm.barrier("mark of a version being applied")
+            _roll_forward(ports, replica, plan)
+            if job.full:
+                _verify(ports, replica, plan)
+            if lease is not None:
+                lease.check()
+                replica.save(dataclasses.replace(plan.record, version=manifest.version, state=manifest.state,
+                                                 tensors=manifest.tensors, applying=None))  # fmt: skip
+        raw = ports.once("applied receipt", lambda: dumps(_close(ports, replica, plan)))
+        return loads(Receipt, raw, "applied receipt")
+    finally:
+        if lease is not None:
+            lease.release()
+
+
+def _plan(ports: Ports, job: ApplyJob, replica: Replica) -> _Plan:
+    record, catalog = replica.need(), ports.catalog
+    _, policy_sha = catalog.policy()
+    check_policy(record.policy_sha256, policy_sha, f"replica {replica.directory}")
+    layout = catalog.layout(job.site)
+    version = _version(job, replica, record)
+    if version == record.version and record.applying is None:
+        manifest, digest = catalog.sealed(version)
+        return _Plan("done", record, layout, digest, manifest)
+    if record.applying is not None and version != record.applying:
+        raise Conflict(f"replica {replica.directory}", found=f"an interrupted apply of version {record.applying}",
+                       expected=f"nothing under way before version {version}", remedy="run dcr apply without a version first")  # fmt: skip
+    decision = catalog.wait(f"decision on version {version}", lambda: catalog.decision(version), job.wait_s, job.poll_s)
+    check_policy(decision.policy_sha256, policy_sha, f"decision on version {version}")
+    if not decision.commit:
+        return _aborted(ports, replica, record, layout, version)
+    manifest, digest = catalog.sealed(version)
+    _check_prepared(replica, decision, digest, version)
+    return _Plan("apply", record, layout, digest, manifest)
+
+
+def _version(job: ApplyJob, replica: Replica, record: ReplicaRecord) -> int:
+    """The version asked for, under way, or prepared here; the replica's own where none is."""
+    if job.version is not None:
+        return job.version
+    if record.applying is not None:
+        return record.applying
+    found = sorted(int(p.parent.name[1:]) for p in replica.work.glob("v*/prepared.json"))
+    return found[-1] if found else record.version
+
+
+def _aborted(ports: Ports, replica: Replica, record: ReplicaRecord, layout: SiteLayout, version: int) -> _Plan:
+    base, digest = ports.catalog.sealed(record.version)
+    replica.drop_journals(version)
+    return _Plan("discard", record, layout, digest, base)
+
+
+def _check_prepared(replica: Replica, decision: Decision, manifest_sha: str, version: int) -> None:
+    try:
+        receipt = loads(Receipt, replica.prepared(version).read_bytes(), str(replica.prepared(version)))
+    except OSError:
+        raise NotReady(f"version {version} at {replica.directory}", found="nothing prepared", expected="a finished prepare",
+                       remedy=f"run dcr refit --site {replica.site} first: the version is committed, so it may be prepared late") from None  # fmt: skip
+    if not receipt.manifest_sha256 == manifest_sha == decision.manifest_sha256:
+        raise BaseMismatch(f"version {version}", found=f"journals for manifest {receipt.manifest_sha256[:16]}",
+                           expected=f"{decision.manifest_sha256[:16]}, which was committed", remedy="run dcr refit again")  # fmt: skip
+
+
+def _roll_forward(ports: Ports, replica: Replica, plan: _Plan) -> None:
+    layout, version = plan.layout.layout, plan.manifest.version
+    mine = range(ports.comm.rank, len(layout.shards), ports.comm.size)
+    total = sum(plan.record.files.get(layout.shards[s].file, 0) for s in mine)
+    progress = ports.events.progress(total, "apply")
+    with replica.checkpoint(layout) as checkpoint:
+        for shard in mine:
+            found = checkpoint.inventory(shard)
+            replica.check_size(found, plan.record)
+            binding = replica.binding(plan.manifest_sha256, found)
+            path = replica.journal(version, shard)
+            with ports.events.stage("write", found.size):
+                patch_file(Path(found.path), (p for _, p in read_journal(path, binding)), ports.kernels, layout.shards[shard].file)
+            progress.add(found.size)
+    progress.done()
+    with ports.events.stage("wait"):
+        ports.comm.barrier("all shards written and durable")
+
+
+def patch_file(path: Path, patches: object, kernels: Kernels, what: str) -> None:
+    """Write patches into a shard and make it durable. Replayable from any state between base and target.
+
+    Each block is read, patched in memory, held against the digest that it must have, and written with one call.
+
+    Raises
+    ------
+    VerifyFailed
+        A patched block is not the target; it is not written, the ones before it are (and are the target's).
+    ResourceError
+        The medium failed or is read-only; run again once it is mended.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            for patch in patches:  # type: ignore[attr-defined]
+                _patch(fd, patch, kernels, what)
+            durable.sync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise from_os_error(error, f"writing {path}") from error
+
+
+def _patch(fd: int, patch: Patch, kernels: Kernels, what: str) -> None:
+    width = patch.words.itemsize
+    block = np.empty(patch.size, patch.words.dtype)
+    stop = patch.start + patch.size
+    windows = [(a, b, *patch.region.span(a, b)) for a, b in patch.region.windows(patch.start, stop, max(patch.size, 1 << 20))]
+    held = []
+    for a, b, first, last in windows:
+        window = np.empty(last - first, patch.words.dtype)
+        _read(fd, window, patch.offset + first * width, what)
+        patch.region.gather(window, a, b, block[a - patch.start : b - patch.start])
+        held.append(window)
+    if patch.gaps is None or patch.escapes is None:
+        block[:] = patch.words
+    else:
+        counts, sizes = np.array([len(patch.gaps)], np.int64), np.array([patch.size], np.int64)
+        positions = kernels.unpack_gaps(patch.gaps, patch.escapes, counts, sizes)
+        kernels.scatter(block, np.zeros(1, np.int64), counts, positions, patch.words)
+    if block_digest(block) != patch.target:
+        raise VerifyFailed(f"dataset {patch.dataset} of {what}, words {patch.start}..{stop} of its box", found="another digest after patching",
+                           expected="the target's", remedy="the replica was changed after prepare: restore it from an anchor")  # fmt: skip
+    for (a, b, first, _), window in zip(windows, held, strict=True):
+        patch.region.put(window, a, b, block[a - patch.start : b - patch.start])
+        _write(fd, window, patch.offset + first * width)
+
+
+def _read(fd: int, words: np.ndarray, at: int, what: str) -> None:
+    view = memoryview(words).cast("B")
+    while view:
+        done = os.preadv(fd, [view], at)
+        if not done:
+            raise CorruptInput(f"replica shard {what}", found=f"its end at byte {at}", expected="the size it was created with")
+        view, at = view[done:], at + done
+
+
+def _write(fd: int, words: np.ndarray, at: int) -> None:
+    view = memoryview(words).cast("B")
+    while view:
+        done = os.pwrite(fd, view, at)
+        view, at = view[done:], at + done
+
+
+def _verify(ports: Ports, replica: Replica, plan: _Plan) -> None:
+    with ports.events.stage("verify"), replica.checkpoint(plan.layout.layout) as checkpoint:
+        policy = loads(Policy, ports.once("policy", lambda: dumps(ports.catalog.policy()[0])), "policy.json")
+        lanes = checkpoint_lanes(ports, checkpoint, policy.tensors)
+        for spec, have, want in zip(policy.tensors, lanes, plan.manifest.tensors, strict=True):
+            if have != want:
+                raise VerifyFailed(f"tensor {spec.name!r} after apply", found=have[:16], expected=want[:16],
+                                   remedy="run dcr apply again; if it stays, restore the replica from an anchor")  # fmt: skip
+
+
+def _close(ports: Ports, replica: Replica, plan: _Plan) -> Receipt:
+    """Rank 0: the receipt in the store, then the journals go."""
+    receipt = ports.receipt("applied", replica.site, plan.manifest, plan.manifest_sha256, detail={"action": plan.action})
+    if plan.action != "discard":
+        receipt = ports.catalog.put_receipt(receipt)
+        replica.drop_journals(plan.manifest.version)
+    return receipt

@@ -1,0 +1,70 @@
+"""The publisher's own record: which directory holds which version's bits, and how to know that they still do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import durable
+from ..catalog import Catalog
+from ..errors import UsageError
+from ..jsonable import dumps, loads
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint directory that held ``version`` when its shards had this fingerprint (see checkpoint.fingerprint)."""
+
+    policy_sha256: str
+    version: int
+    state: str
+    directory: str
+    files: dict[str, tuple[int, ...]]
+
+
+class BaselineRecord:
+    """``baseline.json`` and ``pending.json`` in the publisher's state directory.
+
+    The baseline advances on a commit and on nothing else: encode writes *pending*; whoever looks next asks the
+    store for the decision, and moves pending to baseline, or drops it. The record saves time, it is no authority:
+    without it, or with a fingerprint that changed, a base is recognised by its state digest.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def settle(self, catalog: Catalog) -> None:
+        """Move pending on by the store's decision."""
+        pending = self._load("pending.json")
+        decision = None if pending is None else catalog.decision(pending.version)
+        if pending is None or decision is None:
+            return
+        if decision.commit:
+            self._save("baseline.json", pending)
+        durable.remove(str(self._directory / "pending.json"))
+
+    def baseline(self) -> Source | None:
+        return self._load("baseline.json")
+
+    def pending(self) -> Source | None:
+        return self._load("pending.json")
+
+    def set_baseline(self, source: Source) -> None:
+        self._save("baseline.json", source)
+
+    def set_pending(self, source: Source) -> None:
+        self._save("pending.json", source)
+
+    def _load(self, name: str) -> Source | None:
+        path = self._directory / name
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise UsageError(f"publisher's record {path}", found=str(error), expected="a readable file") from None
+        return loads(Source, raw, str(path))
+
+    def _save(self, name: str, source: Source) -> None:
+        durable.make_dirs(str(self._directory))
+        durable.replace(str(self._directory / name), dumps(source))

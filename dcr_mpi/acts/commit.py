@@ -1,0 +1,84 @@
+"""commit: the one put-once decision on a version, for everybody."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ..catalog import Catalog, check_policy
+from ..errors import Conflict, NotReady
+from ..model import Decision
+
+
+def decide(
+    catalog: Catalog, version: int | None = None, *, sites: Sequence[str] | None = None, wait_s: float = 600.0,
+    on_timeout: str = "wait", poll_s: tuple[float, float] = (0.05, 2.0),
+) -> Decision:  # fmt: skip
+    """Commit a version once every site has prepared it; returns the decision that stands.
+
+    Parameters
+    ----------
+    version : int, optional
+        The newest opened one where None.
+    sites : sequence of str, optional
+        Whose prepared receipts are needed; all that the version is cut for where None.
+    on_timeout : "wait" or "abort"
+        After ``wait_s``: leave the version undecided (NotReady, run again later), or decide to abort it.
+
+    Raises
+    ------
+    NotReady
+        Not sealed, or not prepared everywhere, in time.
+    Conflict
+        A site's receipt is for another manifest.
+    """
+    version = catalog.last_opened() if version is None else version
+    standing = catalog.decision(version)
+    if standing is not None:
+        return standing
+    begun = time.monotonic()
+    try:
+        manifest, digest = catalog.wait(f"manifest of version {version}", lambda: catalog.manifest(version), wait_s, poll_s)
+        needed = sorted(sites) if sites is not None else sorted(catalog.tiling(manifest.tiling).layouts)
+        prepared = {}
+        for site in needed:
+            left = max(0.0, wait_s - (time.monotonic() - begun))
+            found = catalog.wait(f"prepared receipt of site {site!r} for version {version}",
+                                 lambda site=site: _look(catalog, version, site), left, poll_s)  # type: ignore[misc]  # fmt: skip
+            if isinstance(found, Decision):
+                return found
+            receipt, receipt_digest = found
+            if receipt.manifest_sha256 != digest:
+                raise Conflict(f"prepared receipt of {site!r}", found=f"manifest {receipt.manifest_sha256[:16]}", expected=digest[:16],
+                               remedy="abort this version (dcr commit --abort) and encode the next")  # fmt: skip
+            check_policy(receipt.policy_sha256, manifest.policy_sha256, f"prepared receipt of {site!r}")
+            prepared[site] = receipt_digest
+    except NotReady as error:
+        if on_timeout != "abort":
+            raise
+        return abort(catalog, version, f"{error.what}: none within {wait_s:g} s")
+    return catalog.put_decision(Decision(manifest.policy_sha256, version, True, digest, prepared))
+
+
+def _look(catalog: Catalog, version: int, site: str) -> object:
+    """A site's receipt, or a decision that somebody else put meanwhile."""
+    return catalog.receipt(version, "prepared", site) or catalog.decision(version)
+
+
+def abort(catalog: Catalog, version: int | None = None, reason: str = "asked for") -> Decision:
+    """Decide to abort a version, sealed or not; returns the decision that stands, which may be a commit.
+
+    Raises
+    ------
+    NotReady
+        Nothing is opened that could be aborted.
+    """
+    version = catalog.last_opened() if version is None else version
+    if catalog.opened(version) is None:
+        raise NotReady(f"version {version}", found="not opened", expected="a version under way", remedy="look at dcr status")
+    standing = catalog.decision(version)
+    if standing is not None:
+        return standing
+    _, policy_sha = catalog.policy()
+    found = catalog.manifest(version)
+    return catalog.put_decision(Decision(policy_sha, version, False, found[1] if found else "", {}, reason))

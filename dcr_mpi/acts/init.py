@@ -1,0 +1,131 @@
+"""init: the birth of a policy at the trainer (version 0), and the registration of a site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..catalog import check_name
+from ..checkpoint import Checkpoint, check_shard_set, default_layout, fingerprint
+from ..digest import lanes_of, sha256, state_digest
+from ..errors import UsageError, VerifyFailed
+from ..jsonable import dumps, loads
+from ..layout import check_layout, tensors_of
+from ..model import Decision, Layout, Manifest, Open, Policy, Receipt, SiteLayout
+from ..wire import PartHeader
+from .baseline import BaselineRecord, Source
+from .encode import make_tiling, seal
+from .parts import PartBuilder
+from .ports import Ports
+from .publish import CodecSettings, publish
+from .state import checkpoint_lanes
+
+
+@dataclass(frozen=True)
+class InitJob:
+    """``checkpoint`` becomes version 0. ``layout`` None: each dataset holds the whole tensor of its path."""
+
+    checkpoint: Path
+    state_directory: Path
+    layout: Layout | None = None
+    codec: CodecSettings = CodecSettings()
+    anchor: bool = True
+    step_attribute: str = "step"
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+
+
+def init_policy(ports: Ports, job: InitJob) -> Receipt:
+    """Register a policy and its version 0, committed, and publish the anchor that sites create replicas from.
+
+    Every rank calls it; running it again with the same checkpoint changes nothing.
+
+    Raises
+    ------
+    Conflict
+        The policy exists with other tensors, another layout, or another version 0.
+    """
+    catalog, options = ports.catalog, {"step_attribute": job.step_attribute, "dtypes": job.dtypes}
+    raw = ports.once("policy", lambda: dumps(_policy(ports, job)))
+    policy, policy_sha = loads(Policy, raw, "policy.json"), sha256(raw)
+    with Checkpoint(job.checkpoint, policy.trainer, **options) as checkpoint:
+        for shard in range(ports.comm.rank, len(policy.trainer.shards), ports.comm.size):
+            checkpoint.inventory(shard)
+        before = fingerprint(job.checkpoint, policy.trainer)
+        with ports.events.stage("state"):
+            lanes = checkpoint_lanes(ports, checkpoint, policy.tensors, "state of version 0")
+        state = state_digest(policy.tensors, lanes)
+        tiling_sha = ports.once("tiling", lambda: _register(ports, policy, policy_sha, state, job).encode()).decode()
+        opened = Open(policy_sha, 0, None, "", tiling_sha, 0)
+        if job.anchor:
+            _anchor(ports, job, policy, policy_sha, checkpoint, lanes)
+        manifest = seal(policy, opened, (), lanes, None)
+    if ports.comm.rank == 0:
+        _commit_zero(ports, job, manifest, opened, before)
+    digest = sha256(dumps(manifest))
+    ports.comm.barrier("version 0")
+    return ports.receipt("init", "trainer", manifest, digest, detail={"tensors": len(policy.tensors), "anchor": job.anchor})
+
+
+def _policy(ports: Ports, job: InitJob) -> Policy:
+    layout = job.layout or default_layout("trainer", job.checkpoint, job.step_attribute, job.dtypes)
+    tensors = tensors_of(layout)
+    check_layout(layout, tensors)
+    check_shard_set(job.checkpoint, layout, job.step_attribute, job.dtypes)
+    if not tensors:
+        raise UsageError(f"checkpoint {job.checkpoint}", found="no tensors", expected="at least one dataset")
+    return Policy(ports.catalog.name, tensors, layout)
+
+
+def _register(ports: Ports, policy: Policy, policy_sha: str, state: str, job: InitJob) -> str:
+    ports.catalog.put_policy(policy)
+    return ports.catalog.put_tiling(make_tiling(policy, policy_sha, {}, job.codec))
+
+
+def _anchor(ports: Ports, job: InitJob, policy: Policy, policy_sha: str, checkpoint: Checkpoint, lanes: list[str]) -> None:
+    """Version 0 whole, coded against nothing, cut for no site: any layout can be filled from it."""
+    tiling = make_tiling(policy, policy_sha, {}, job.codec)
+    digest = sha256(dumps(tiling))
+    opened = Open(policy_sha, 0, None, "", digest, len(tiling.cuts))
+    if ports.comm.rank == 0:
+        ports.catalog.put_open(opened, anchor=True)
+    header = PartHeader(bytes.fromhex(policy_sha[:32]), bytes.fromhex(digest[:32]), 0, None, 0, 0)
+    builder = PartBuilder(policy, tiling, None, checkpoint, header, job.codec.scheme, ports.kernels,
+                          job.codec.bucket_bytes, job.codec.self_check)  # fmt: skip
+    published = publish(ports, builder, policy, tiling, 0, anchor=True)
+    have = [(int(a), int(b)) for a, b in published.lanes]
+    if have != [lanes_of(text) for text in lanes]:
+        raise VerifyFailed(f"anchor of {job.checkpoint}", found="other words than the state digest was taken of", expected="the same",
+                           remedy="the checkpoint changed while it was read: run init again on a finished one")  # fmt: skip
+    if ports.comm.rank == 0:
+        ports.catalog.put_manifest(seal(policy, opened, published.entries, lanes, None), anchor=True)
+
+
+def _commit_zero(ports: Ports, job: InitJob, manifest: Manifest, opened: Open, files: Mapping[str, list[int]]) -> None:
+    catalog = ports.catalog
+    catalog.put_open(opened)
+    digest = catalog.put_manifest(manifest)
+    catalog.put_decision(Decision(manifest.policy_sha256, 0, True, digest, {}, "version 0"))
+    record = BaselineRecord(job.state_directory)
+    if record.baseline() is None or catalog.last_opened() == 0:
+        fixed = {name: tuple(stat) for name, stat in files.items()}
+        record.set_baseline(Source(manifest.policy_sha256, 0, manifest.state, str(job.checkpoint.resolve()), fixed))
+
+
+def register_site(ports: Ports, site: str, layout: Layout | None) -> SiteLayout:
+    """Register a site's layout (None: the trainer's own), checked against the policy. Rank 0's work; put-once.
+
+    Raises
+    ------
+    GeometryError
+        The layout does not hold every tensor wholly.
+    Conflict
+        The site is registered with another layout.
+    """
+    policy, policy_sha = ports.catalog.policy()
+    check_name("site", site)
+    chosen = Layout(site, (layout or policy.trainer).shards)
+    check_layout(chosen, policy.tensors)
+    registration = SiteLayout(site, policy_sha, chosen)
+    ports.catalog.put_layout(registration)
+    return registration

@@ -1,0 +1,190 @@
+"""Where a part's blocks land in this rank's shards of a replica, and what they become there: journal patches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..checkpoint import Checkpoint
+from ..codec import BlockTable, BucketReader, check_spans, rest_digests
+from ..digest import Lanes, add, block_digest
+from ..dtypes import dtype
+from ..errors import BaseMismatch, CorruptInput, VerifyFailed
+from ..hdf5 import Inventory, region
+from ..journal import Frame, Patch
+from ..kernels.api import Changes, Kernels
+from ..layout import Place, Placement, Span, geometry_rows, part_spans, tile_region
+from ..model import Manifest, Policy, Tiling
+from ..wire import PartHeader, unpack_part
+
+class Landing:
+    """Decodes parts against this rank's shards.
+
+    Parameters
+    ----------
+    replica : Checkpoint
+        The site's shards under its layout, at the base version.
+    inventories : mapping of shard index to Inventory
+        The shards that this rank owns.
+    """
+
+    def __init__(
+        self, policy: Policy, tiling: Tiling, manifest: Manifest, replica: Checkpoint, inventories: Mapping[int, Inventory],
+        kernels: Kernels,
+    ) -> None:  # fmt: skip
+        self._policy, self._tiling, self._manifest = policy, tiling, manifest
+        self._replica, self._kernels = replica, kernels
+        self._datasets = {s: {d.path: d for d in inv.datasets} for s, inv in inventories.items()}
+        self._numbers = {s: {d.path: k for k, d in enumerate(inv.datasets)} for s, inv in inventories.items()}
+        placement = Placement(replica.layout, policy.tensors)
+        self._places = [placement.find(tile.tensor, tile.box) for tile in tiling.tiles]
+        self._mine = [tuple(p for p in places if p.shard in inventories) for places in self._places]
+
+    def shards_of(self, part: int) -> set[int]:
+        """This rank's shards in which a part lands."""
+        return {p.shard for s in part_spans(self._tiling, self._policy.tensors, part) for p in self._mine[s.tile]}
+
+    def land(self, part: int, data: Any, shards: set[int]) -> dict[int, Frame]:
+        """Decode a part for some of this rank's shards: their journal frames.
+
+        Raises
+        ------
+        CorruptInput
+            The part is malformed or bound to something else.
+        BaseMismatch
+            The replica's words are not those that the part was made from; names tensor and range.
+        VerifyFailed
+            The decoded words are not the target's.
+        """
+        entry = self._manifest.parts[part]
+        header, buckets = unpack_part(data, f"part {entry.index}")
+        m = self._manifest
+        bound = PartHeader(bytes.fromhex(m.policy_sha256[:32]), bytes.fromhex(m.tiling[:32]), m.version, m.base, entry.index, len(buckets))
+        if header != bound:
+            raise CorruptInput(f"part {entry.index}", found=f"a part of version {header.version}, base {header.base}, index {header.index}",
+                               expected=f"version {m.version}, base {m.base}, index {entry.index} of this policy and tiling")  # fmt: skip
+        allowed = part_spans(self._tiling, self._policy.tensors, part)
+        names = {s.tile: self._policy.tensors[self._tiling.tiles[s.tile].tensor].dtype for s in allowed}
+        patches: dict[int, list[Patch]] = {s: [] for s in shards}
+        lanes: dict[int, dict[int, Lanes]] = {s: {} for s in shards}
+        covered = []
+        for bucket in buckets:
+            reader = BucketReader(bucket, anchor=False)
+            check_spans(reader, allowed, names)
+            covered += reader.table.spans
+            for copy in range(max((len(self._mine[s.tile]) for s in reader.table.spans), default=0)):
+                self._land_copy(reader, copy, shards, patches, lanes)
+        self._check_cover(entry.index, covered, allowed)
+        return {s: Frame(lanes[s], patches[s]) for s in shards}
+
+    def _check_cover(self, index: int, covered: Sequence[Span], allowed: Sequence[Span]) -> None:
+        """A part must hold all of its spans: one that is left out would be a lost update."""
+        have: dict[int, int] = {}
+        for span in covered:
+            have[span.tile] = have.get(span.tile, 0) + span.stop - span.start
+        want = {s.tile: s.stop - s.start for s in allowed}
+        if have != want:
+            raise CorruptInput(f"part {index}", found=f"{sum(have.values())} words", expected=f"{sum(want.values())}: all of its spans")
+
+    def _land_copy(
+        self, reader: BucketReader, copy: int, shards: set[int], patches: dict[int, list[Patch]], lanes: dict[int, dict[int, Lanes]]
+    ) -> None:
+        """Land a bucket in the ``copy``-th of this rank's places of each of its tiles."""
+        table = reader.table
+        place_of = [self._mine[s.tile][copy] if copy < len(self._mine[s.tile]) else None for s in table.spans]
+        mine = np.array([(p := place_of[s]) is not None and p.shard in shards for s in table.span], bool)
+        if not mine.any():
+            return
+        words = self._read_base(table, np.flatnonzero(mine), place_of)
+        whole = table.select(np.flatnonzero(mine))
+        self._check_base(reader, np.flatnonzero(mine), whole, words)
+        blocks = np.flatnonzero(mine & reader.changed)
+        if not len(blocks):
+            return
+        picked = table.select(blocks)
+        base = np.empty(picked.length, words.dtype)
+        slot = {int(b): k for k, b in enumerate(np.flatnonzero(mine))}
+        for k, block in enumerate(blocks):
+            picked.view(base, k)[...] = whole.view(words, slot[int(block)])
+        target, changes = reader.decode(blocks, base, self._kernels)
+        for k, block in enumerate(blocks):
+            if block_digest(picked.view(target, k)) != reader.target[block]:
+                raise VerifyFailed(self._where(table, int(block)), found="another digest after decoding", expected="the target's",
+                                   remedy="the part was made wrongly: abort this version and encode it again")  # fmt: skip
+        self._count(table, blocks, changes, place_of, lanes)
+        self._journal(reader, blocks, picked, target, changes, place_of, patches)
+
+    def _read_base(self, table: BlockTable, blocks: np.ndarray, place_of: Sequence[Place | None]) -> np.ndarray:
+        packed = table.select(blocks)
+        width = self._width(table)
+        words = np.empty(packed.length, f"<u{width}")
+        for k in range(len(packed)):
+            place = place_of[packed.span[k]]
+            assert place is not None
+            start = int(packed.start[k])
+            self._replica.read(place, start, start + int(packed.size[k]), packed.view(words, k))
+        return words
+
+    def _width(self, table: BlockTable) -> int:
+        return dtype(self._policy.tensors[self._tiling.tiles[table.spans[0].tile].tensor].dtype).word_bytes
+
+    def _check_base(self, reader: BucketReader, blocks: np.ndarray, packed: BlockTable, words: np.ndarray) -> None:
+        """The gate: every changed block has its base's digest, and so have each span's unchanged blocks together."""
+        for k, block in enumerate(blocks):
+            if reader.changed[block] and block_digest(packed.view(words, k)) != reader.base[block]:
+                raise self._mismatch(reader.table, int(block))
+        for span, digest in rest_digests(packed, words, reader.changed[blocks]).items():
+            if digest != reader.rest[span]:
+                raise self._mismatch(reader.table, int(np.flatnonzero((reader.table.span == span) & ~reader.changed)[0]))
+
+    def _mismatch(self, table: BlockTable, block: int) -> BaseMismatch:
+        return BaseMismatch(self._where(table, block), found="other bytes in the replica", expected=f"those of version {self._manifest.base}",
+                            remedy="the replica is untouched; dcr verify names what differs, and an anchor restores it")  # fmt: skip
+
+    def _where(self, table: BlockTable, block: int) -> str:
+        tile = self._tiling.tiles[table.spans[table.span[block]].tile]
+        start = int(table.start[block])
+        name = self._policy.tensors[tile.tensor].name
+        return f"tensor {name!r}, box {tile.start}..{tile.stop}, words {start}..{start + int(table.size[block])}"
+
+    def _count(
+        self, table: BlockTable, blocks: np.ndarray, changes: Changes, place_of: Sequence[Place | None], lanes: dict[int, dict[int, Lanes]]
+    ) -> None:
+        """Add the changes to the state digest, once per tile: at the first place that the site keeps it in."""
+        regions = [tile_region(self._tiling.tiles[s.tile], self._policy.tensors) for s in table.spans]
+        rows = geometry_rows([regions[table.span[b]] for b in blocks], table.start[blocks])
+        moved = self._kernels.state_changes(rows, changes.counts, changes.positions, changes.old, changes.new)
+        for block, (a, b) in zip(blocks, moved, strict=True):
+            span = table.spans[table.span[block]]
+            place = place_of[table.span[block]]
+            if place is not None and place == self._places[span.tile][0]:
+                tensor = self._tiling.tiles[span.tile].tensor
+                mine = lanes[place.shard]
+                mine[tensor] = add(mine.get(tensor, (0, 0)), (int(a), int(b)))
+
+    def _journal(
+        self, reader: BucketReader, blocks: np.ndarray, picked: BlockTable, target: np.ndarray, changes: Changes,
+        place_of: Sequence[Place | None], patches: dict[int, list[Patch]],
+    ) -> None:  # fmt: skip
+        at = 0
+        for k, block in enumerate(blocks):
+            count = int(changes.counts[k])
+            here = slice(at, at + count)
+            at += count
+            place = place_of[picked.span[k]]
+            assert place is not None
+            dataset = self._datasets[place.shard][place.dataset]
+            assert dataset.offset is not None
+            where = region(dataset, place.box)
+            words, gaps, far = picked.view(target, k).copy(), None, None
+            if count * (1 + words.itemsize) < words.nbytes:  # else the whole block takes less journal than its changes
+                gaps, far = self._kernels.pack_gaps(changes.positions[here], np.array([count], np.int64))
+                words = changes.new[here]
+            number = self._numbers[place.shard][place.dataset]
+            digest = reader.target[block]
+            assert digest is not None
+            patches[place.shard].append(
+                Patch(number, dataset.offset, where, int(picked.start[k]), int(picked.size[k]), digest, words, gaps, far)
+            )

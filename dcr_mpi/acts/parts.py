@@ -1,0 +1,175 @@
+"""Building one part: read the spans of both checkpoints, find the changes, code them, check the result.
+
+Pure of the store and of ranks; :mod:`.encode` decides which rank builds which part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .. import codec
+from ..checkpoint import Checkpoint
+from ..codec import BlockTable, BucketReader, Scheme, block_table
+from ..digest import Lanes, add
+from ..dtypes import dtype
+from ..errors import VerifyFailed
+from ..kernels.api import Kernels
+from ..layout import Placement, Span, geometry_rows, part_spans, tile_region
+from ..model import Policy, Tiling
+from ..wire import PartHeader, pack_part, unpack_part
+
+
+@dataclass
+class Built:
+    """One part's bytes, and what it does: lanes by tensor index, words changed and covered."""
+
+    data: bytes
+    lanes: dict[int, Lanes] = field(default_factory=dict)
+    changed: int = 0
+    words: int = 0
+    dense_bytes: int = 0
+
+
+class PartBuilder:
+    """Builds parts of one version.
+
+    Parameters
+    ----------
+    base : Checkpoint or None
+        None for an anchor.
+    header : PartHeader
+        Of any part; index and bucket count are filled in.
+    bucket_bytes : int
+        Dense bytes of a bucket: bounds the memory of one call.
+    check : bool
+        Decode every part again and compare it with the new checkpoint before it leaves.
+    """
+
+    def __init__(
+        self, policy: Policy, tiling: Tiling, base: Checkpoint | None, new: Checkpoint, header: PartHeader,
+        scheme: Scheme, kernels: Kernels, bucket_bytes: int, check: bool,
+    ) -> None:  # fmt: skip
+        self._policy, self._tiling, self._base, self._new = policy, tiling, base, new
+        self._header, self._scheme, self._kernels = header, scheme, kernels
+        self._bucket_bytes, self._check = bucket_bytes, check
+        self._placement = Placement(policy.trainer, policy.tensors)
+
+    def build(self, index: int) -> Built:
+        """Part ``index`` of the tiling.
+
+        Raises
+        ------
+        VerifyFailed
+            Two training shards publish different bytes for one tile, or the part does not decode to the new words.
+        """
+        built, buckets = Built(b""), []
+        for name, spans in self.buckets(index):
+            table = block_table(spans, self._tiling.block)
+            new = self._read(self._new, table, name)
+            self._check_copies(table, new)
+            base, changes = None, None
+            geometry = self._geometry(table)
+            if self._base is None:
+                lanes = self._kernels.state_words(geometry, new, table.offset, table.size)
+                built.changed += int(table.size.sum())
+            else:
+                base = self._read(self._base, table, name)
+                changes = self._kernels.changes(base, new, table.offset, table.size)
+                lanes = self._kernels.state_changes(geometry, changes.counts, changes.positions, changes.old, changes.new)
+                built.changed += len(changes.positions)
+            self._add_lanes(built, table, lanes)
+            packed = codec.encode(self._scheme, name, table, self._tiling.block, base, new, changes, self._kernels)
+            if self._check:
+                self._decode(packed, base, new)
+            buckets.append(packed)
+            built.words += int(table.size.sum())
+            built.dense_bytes += int(table.size.sum()) * new.itemsize
+        h = self._header
+        built.data = pack_part(PartHeader(h.policy, h.tiling, h.version, h.base, index, len(buckets)), buckets)
+        return built
+
+    def buckets(self, index: int) -> Iterator[tuple[str, list[Span]]]:
+        """The part's spans grouped into buckets of one dtype and at most ``bucket_bytes``."""
+        name, group, room = "", [], 0
+        for span in part_spans(self._tiling, self._policy.tensors, index):
+            kind = self._dtype_of(span.tile)
+            width, at = dtype(kind).word_bytes, span.start
+            while at < span.stop:
+                if kind != name or room < min(span.stop - at, self._tiling.block) * width:
+                    if group:
+                        yield name, group
+                    name, group, room = kind, [], max(self._bucket_bytes, self._tiling.block * width)
+                step = min(span.stop - at, max(room // (self._tiling.block * width), 1) * self._tiling.block)
+                group.append(Span(span.tile, at, at + step))
+                at, room = at + step, room - step * width
+        if group:
+            yield name, group
+
+    def _dtype_of(self, tile: int) -> str:
+        return self._policy.tensors[self._tiling.tiles[tile].tensor].dtype
+
+    def _read(self, checkpoint: Checkpoint, table: BlockTable, name: str, copy: int = 0) -> np.ndarray:
+        """A bucket array with each span's words read from one of its places (the last one where there are fewer)."""
+        words = np.empty(table.length, f"<u{dtype(name).word_bytes}")
+        for block in range(len(table)):
+            tile = self._tiling.tiles[table.spans[table.span[block]].tile]
+            places = self._placement.find(tile.tensor, tile.box)
+            place = places[min(copy, len(places) - 1)]
+            start = int(table.start[block])
+            checkpoint.read(place, start, start + int(table.size[block]), table.view(words, block))
+        return words
+
+    def _check_copies(self, table: BlockTable, new: np.ndarray) -> None:
+        """A tile that several shards publish must hold the same bytes in all of them: then it is sent once."""
+        buffer = np.empty(int(table.size.max(initial=0)), new.dtype)
+        for block in range(len(table)):
+            tile = self._tiling.tiles[table.spans[table.span[block]].tile]
+            first, *others = self._placement.find(tile.tensor, tile.box)
+            start, size = int(table.start[block]), int(table.size[block])
+            for other in others:
+                self._new.read(other, start, start + size, buffer[:size])
+                if buffer[:size].tobytes() != table.view(new, block).tobytes():
+                    raise VerifyFailed(
+                        f"tensor {self._policy.tensors[tile.tensor].name!r}, box {tile.start}..{tile.stop}",
+                        found=f"different bytes in {first.dataset!r} of {self._new.path(first.shard)} and {other.dataset!r} of "
+                        f"{self._new.path(other.shard)}",
+                        expected="equal copies", remedy="find out which rank writes a wrong value: nothing was published",
+                    )  # fmt: skip
+
+    def _geometry(self, table: BlockTable) -> np.ndarray:
+        regions = [tile_region(self._tiling.tiles[s.tile], self._policy.tensors) for s in table.spans]
+        return geometry_rows([regions[s] for s in table.span], table.start)
+
+    def _add_lanes(self, built: Built, table: BlockTable, lanes: np.ndarray) -> None:
+        for span, (a, b) in zip(table.span, lanes, strict=True):
+            tensor = self._tiling.tiles[table.spans[span].tile].tensor
+            built.lanes[tensor] = add(built.lanes.get(tensor, (0, 0)), (int(a), int(b)))
+
+    def _decode(self, packed: bytes, base: np.ndarray | None, new: np.ndarray) -> None:
+        """Decode what was just coded, from its bytes, and compare."""
+        _, (bucket,) = unpack_part(pack_part(PartHeader(bytes(16), bytes(16), 0, None, 0, 1), [packed]), "own output")
+        reader = BucketReader(bucket, anchor=base is None)
+        blocks = np.flatnonzero(reader.changed)
+        mine = reader.table.select(blocks)
+        before = np.zeros(mine.length, new.dtype)
+        for k, block in enumerate(blocks):
+            if base is not None:
+                mine.view(before, k)[...] = reader.table.view(base, block)
+        target, _ = reader.decode(blocks, before, self._kernels)
+        for k, block in enumerate(blocks):
+            if bool((mine.view(target, k) != reader.table.view(new, block)).any()):
+                raise VerifyFailed("self-check of the encoder", found=f"other words in block {block}", expected="the new checkpoint's",
+                                   remedy="nothing was published; run again with kernels: numpy and report this")  # fmt: skip
+
+
+def share(sizes: Sequence[int], rank: int, ranks: int) -> range:
+    """The consecutive items of rank ``rank`` when items of these sizes are dealt out evenly, in order."""
+    total, at, owner = sum(sizes), 0, []
+    for size in sizes:
+        owner.append(min(at * ranks // total, ranks - 1) if total else 0)
+        at += size
+    mine = [i for i, who in enumerate(owner) if who == rank]
+    return range(mine[0], mine[-1] + 1) if mine else range(0)

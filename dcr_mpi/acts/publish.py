@@ -1,0 +1,101 @@
+"""Building and storing the parts of one version over all ranks; used by encode (deltas) and init (anchors)."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..codec import Scheme
+from ..digest import sha256
+from ..dtypes import dtype
+from ..errors import Conflict
+from ..jsonable import dumps, loads
+from ..kernels.api import ValueScheme
+from ..layout import part_spans
+from ..model import PartEntry, Policy, Tiling
+from .parts import Built, PartBuilder, share
+from .ports import Ports
+
+_UPLOADS = 2
+
+
+@dataclass(frozen=True)
+class CodecSettings:
+    """How versions are coded; sizes in bytes and words. See configs/README.md for the meaning of each key."""
+
+    positions: str = "plain"
+    values: ValueScheme = "ulp"
+    level: int | None = 1
+    block: int = 1 << 18
+    bucket_bytes: int = 32 << 20
+    part_bytes: int = 64 << 20
+    self_check: bool = True
+
+    @property
+    def scheme(self) -> Scheme:
+        return Scheme(self.positions, self.values, self.level)
+
+
+@dataclass(frozen=True)
+class Published:
+    """All parts of a version, by index, and the sum of their lanes per tensor: uint64 (tensors, 2)."""
+
+    entries: tuple[PartEntry, ...]
+    lanes: np.ndarray
+
+
+def part_bytes(tiling: Tiling, policy: Policy, part: int) -> int:
+    """Dense bytes that a part covers."""
+    return sum(
+        (s.stop - s.start) * dtype(policy.tensors[tiling.tiles[s.tile].tensor].dtype).word_bytes
+        for s in part_spans(tiling, policy.tensors, part)
+    )
+
+
+def publish(ports: Ports, builder: PartBuilder, policy: Policy, tiling: Tiling, version: int, *, anchor: bool = False) -> Published:
+    """Build this rank's share of the parts and put them, each uploading while the next is built.
+
+    Raises
+    ------
+    Conflict
+        A part's key, which is made of its content's digest, holds other content.
+    """
+    sizes = [part_bytes(tiling, policy, k) for k in range(len(tiling.cuts))]
+    mine = share(sizes, ports.comm.rank, ports.comm.size)
+    progress = ports.events.progress(sum(sizes[k] for k in mine), "anchor" if anchor else "encode")
+    lanes = np.zeros((len(policy.tensors), 2), np.uint64)
+    entries: list[PartEntry] = []
+    uploads: deque[Future[None]] = deque()
+    with ThreadPoolExecutor(_UPLOADS, "upload") as pool:
+        for index in mine:
+            with ports.events.stage("encode", sizes[index]):
+                built = builder.build(index)
+            for tensor, (a, b) in built.lanes.items():
+                lanes[tensor] += np.array([a, b], np.uint64)
+            entries.append(_entry(ports, built, version, index, anchor))
+            uploads.append(pool.submit(_put, ports, entries[-1], built.data))
+            while len(uploads) > _UPLOADS:
+                uploads.popleft().result()
+            progress.add(sizes[index])
+        with ports.events.stage("upload", sum(e.size for e in entries)):
+            for upload in uploads:
+                upload.result()
+    progress.done()
+    gathered = ports.comm.allgather(dumps(entries), "parts of all ranks")
+    every = [e for raw in gathered for e in loads(tuple[PartEntry, ...], raw, "parts of a rank")]  # type: ignore[arg-type]
+    return Published(tuple(sorted(every, key=lambda e: e.index)), ports.comm.sum(lanes, "state digest of the new version"))
+
+
+def _entry(ports: Ports, built: Built, version: int, index: int, anchor: bool) -> PartEntry:
+    digest = sha256(built.data)
+    key = ports.catalog.part_key(version, index, digest, anchor)
+    return PartEntry(index, key, len(built.data), digest, built.words, built.changed)
+
+
+def _put(ports: Ports, entry: PartEntry, data: bytes) -> None:
+    if not ports.catalog.store.put_once(entry.key, data):
+        raise Conflict(f"part {entry.key}", found="other bytes under a key made of these bytes' digest", expected="these bytes",
+                       remedy="the store changed an object: look at who may write to it, then delete that key and run again")  # fmt: skip

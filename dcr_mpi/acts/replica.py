@@ -1,0 +1,82 @@
+"""A site's replica on disk: its shards, its record, and the working directory ``.dcr`` beside them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from .. import durable
+from ..checkpoint import Checkpoint, geometry_sha256
+from ..errors import BaseMismatch, CorruptInput, NotReady, from_os_error
+from ..hdf5 import Inventory
+from ..journal import Binding
+from ..jsonable import dumps, loads
+from ..lease import Lease
+from ..model import Layout, ReplicaRecord
+
+
+class Replica:
+    """Paths and record of one replica. Shards lie in ``directory``; nothing else in it is ever touched."""
+
+    def __init__(self, directory: Path, site: str) -> None:
+        self.directory, self.site = Path(directory), site
+        self.work = self.directory / ".dcr"
+
+    def record(self) -> ReplicaRecord | None:
+        """The record, or None where there is no replica yet."""
+        path = self.work / "replica.json"
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise from_os_error(error, f"reading {path}") from error
+        return loads(ReplicaRecord, raw, str(path))
+
+    def need(self) -> ReplicaRecord:
+        record = self.record()
+        if record is None:
+            raise NotReady(f"replica {self.directory}", found="no record of it", expected="a replica of a committed version",
+                           remedy=f"create it: dcr init --site {self.site}")  # fmt: skip
+        if record.site != self.site:
+            raise BaseMismatch(f"replica {self.directory}", found=f"the replica of site {record.site!r}", expected=repr(self.site),
+                               remedy="one directory per site: check the configuration")  # fmt: skip
+        return record
+
+    def save(self, record: ReplicaRecord) -> None:
+        durable.make_dirs(str(self.work))
+        durable.replace(str(self.work / "replica.json"), dumps(record))
+
+    def lease(self) -> Lease:
+        """Take the replica's lease; see :class:`dcr_mpi.lease.Lease`."""
+        return Lease(self.work)
+
+    def journals(self, version: int) -> Path:
+        return self.work / f"v{version:06d}"
+
+    def journal(self, version: int, shard: int) -> Path:
+        return self.journals(version) / f"{shard:06d}.journal"
+
+    def prepared(self, version: int) -> Path:
+        """The local receipt of a finished prepare: written once all journals are durable."""
+        return self.journals(version) / "prepared.json"
+
+    def drop_journals(self, version: int) -> None:
+        """Remove a version's journals; the local receipt goes first, so that no half-removed set looks finished."""
+        if self.journals(version).exists():
+            durable.remove(str(self.prepared(version)))
+            shutil.rmtree(self.journals(version), ignore_errors=True)
+            durable.fsync_dir(str(self.work))
+
+    def checkpoint(self, layout: Layout) -> Checkpoint:
+        """The replica's shards, to be read under ``layout``."""
+        return Checkpoint(self.directory, layout)
+
+    def check_size(self, found: Inventory, record: ReplicaRecord) -> None:
+        """Raise CorruptInput where a shard is not of the size that it had when the replica was made."""
+        if record.files.get(found.file) != found.size:
+            raise CorruptInput(f"replica shard {found.path}", found=f"{found.size} bytes", expected=f"{record.files.get(found.file)}",
+                               remedy="somebody changed it: create the replica anew from an anchor")  # fmt: skip
+
+    def binding(self, manifest_sha256: str, found: Inventory) -> Binding:
+        return Binding(manifest_sha256, found.file, geometry_sha256(found))

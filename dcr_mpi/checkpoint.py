@@ -1,0 +1,140 @@
+"""A checkpoint on disk seen through its layout: checked shards, and the words of any place in it."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from .digest import sha256
+from .dtypes import dtype, is_container
+from .errors import GeometryError
+from .hdf5 import Inventory, ShardReader, checkpoint_inventory, inventory
+from .jsonable import dumps
+from .layout import Place
+from .layout.build import whole
+from .model import DatasetLayout, Layout, ShardLayout
+
+_OPEN_SHARDS = 16
+
+
+class Checkpoint:
+    """Shards of one directory under one layout. Shards are opened when first read, a few at a time.
+
+    Parameters
+    ----------
+    step_attribute, dtypes
+        As for :func:`dcr_mpi.hdf5.inventory`.
+    """
+
+    def __init__(self, directory: Path, layout: Layout, step_attribute: str = "step", dtypes: Mapping[str, str] = {}) -> None:
+        self.directory, self.layout = Path(directory), layout
+        self._options = {"step_attribute": step_attribute, "dtypes": dtypes}
+        self._readers: OrderedDict[int, ShardReader] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def path(self, shard: int) -> Path:
+        return self.directory / self.layout.shards[shard].file
+
+    def inventory(self, shard: int) -> Inventory:
+        """The shard's inventory, checked against the layout.
+
+        Raises
+        ------
+        CorruptInput
+            The shard is incomplete.
+        GeometryError
+            A dataset is missing, new, or has another shape, dtype or set of names than the layout says.
+        """
+        found = inventory(self.path(shard), **self._options)
+        check_shard(found, self.layout.shards[shard])
+        return found
+
+    def read(self, place: Place, start: int, stop: int, out: np.ndarray) -> None:
+        """Words ``start..stop`` of a place into ``out`` (a contiguous array of words)."""
+        self.reader(place.shard).read(place.dataset, place.box, start, stop, out.view(np.uint8))
+
+    def reader(self, shard: int) -> ShardReader:
+        with self._lock:
+            reader = self._readers.pop(shard, None)
+            if reader is None:
+                found = inventory(self.path(shard), **self._options)
+                check_shard(found, self.layout.shards[shard])
+                reader = ShardReader(self.path(shard), found)
+            self._readers[shard] = reader
+            while len(self._readers) > _OPEN_SHARDS:
+                self._readers.popitem(last=False)[1].close()
+            return reader
+
+    def close(self) -> None:
+        while self._readers:
+            self._readers.popitem()[1].close()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def check_shard(found: Inventory, expected: ShardLayout) -> None:
+    """Hold a shard's inventory against its layout. Raises GeometryError, naming the first difference."""
+    have = {d.path: d for d in found.datasets}
+    want = {d.path: d for d in expected.datasets}
+    missing, extra = sorted(set(want) - set(have)), sorted(set(have) - set(want))
+    if missing or extra:
+        raise GeometryError(
+            f"shard {found.path}",
+            found=f"{len(extra)} datasets the layout does not know {extra[:3]}, {len(missing)} missing {missing[:3]}",
+            expected=f"exactly the {len(want)} of the layout",
+            remedy="an interrupted writer leaves a shard incomplete: write it again; if tensors were added, removed or "
+            "renamed, start a new policy with dcr init",
+        )
+    for path, spec in want.items():
+        dataset = have[path]
+        mine, theirs = dtype(dataset.dtype), dtype(spec.dtype)
+        same = mine.name == theirs.name or (is_container(mine.name) and mine.itemsize == theirs.itemsize)
+        shape = () if dataset.storage == "null" else dataset.shape
+        if not same or (shape != spec.shape and dataset.shape != spec.shape) or set(dataset.names) != set(spec.names):
+            raise GeometryError(
+                f"dataset {path!r} of {found.path}",
+                found=f"{dataset.dtype} {dataset.shape}, also named {list(dataset.names)}",
+                expected=f"{spec.dtype} {spec.shape}, also named {list(spec.names)}",
+                remedy="resizing, re-typing, tying or un-tying a tensor needs a new policy: run dcr init",
+            )
+
+
+def default_layout(
+    name: str, directory: Path, step_attribute: str = "step", dtypes: Mapping[str, str] = {}
+) -> Layout:
+    """The layout that the shards of a directory imply: each dataset holds the whole tensor of its path."""
+    shards = checkpoint_inventory(directory, step_attribute=step_attribute, dtypes=dtypes)
+    return Layout(name, tuple(ShardLayout(s.file, tuple(_whole(d) for d in s.datasets)) for s in shards))
+
+
+def _whole(dataset: object) -> DatasetLayout:
+    return whole(dataset.path, dataset.shape, dataset.dtype, dataset.names)  # type: ignore[attr-defined]
+
+
+def geometry_sha256(found: Inventory) -> str:
+    """Digest of where a shard keeps its words: paths, offsets, shapes and dtypes of all datasets."""
+    return sha256(dumps([[d.path, d.offset, list(d.shape), d.dtype, d.storage] for d in found.datasets]))
+
+
+def fingerprint(directory: Path, layout: Layout) -> dict[str, list[int]]:
+    """Size, mtime (ns) and inode of every shard: equal fingerprints mean that nobody wrote in between."""
+    out = {}
+    for shard in layout.shards:
+        stat = (directory / shard.file).stat()
+        out[shard.file] = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+    return out
+
+
+def check_shard_set(directory: Path, layout: Layout, step_attribute: str = "step", dtypes: Mapping[str, str] = {}) -> int | None:
+    """Check that a directory holds exactly the layout's shards, all of one step; returns the step if they name one."""
+    files = [s.file for s in layout.shards]
+    found = checkpoint_inventory(directory, files, step_attribute=step_attribute, dtypes=dtypes)
+    return found[0].step if found else None

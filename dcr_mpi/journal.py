@@ -1,0 +1,259 @@
+"""The journal of one shard and one version: absolute new words, durable before the first weight byte changes.
+
+A journal is a header that binds it to a manifest and to the shard's geometry, then one frame per part, then an end
+frame. Each frame carries its own digest, so a torn tail is recognised and cut off when the journal is opened again,
+and the parts whose frames are whole need not be fetched again. A frame holds what the part adds to the state digest
+and its *patches*: words at positions of a block, as gaps (see the codec) or whole, with the digest that the block
+must have afterwards. A patch says where its block lies in the file by itself, so replaying needs no layout, and
+replaying it any number of times, from any state between base and target, gives the target.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from . import durable
+from .digest import BLOCK_DIGEST_BYTES, Lanes, block_digest
+from .errors import CorruptInput, from_os_error
+from .jsonable import dumps, loads
+from .region import Region
+
+MAGIC = b"DCRJRNL\n"
+_START = struct.Struct("<8sII")
+_FRAME = struct.Struct("<IIQ")
+_PATCH = struct.Struct("<IBBBBQQQIII16s")
+_PART, _END = 1, 2
+_SPARSE, _DENSE = 0, 1
+_MAX_FRAME = 4 << 30
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What a journal is for; a journal with any other binding is not used."""
+
+    manifest_sha256: str
+    shard: str
+    geometry_sha256: str  # of the shard's datasets: paths, offsets, shapes, dtypes
+
+
+@dataclass(frozen=True)
+class Patch:
+    """New words of one block.
+
+    ``offset`` is the dataset's first byte in the file; the block is words ``start`` to ``start + size`` of
+    ``region`` in that dataset. ``words`` go to the positions that ``gaps`` and ``escapes`` give, or fill the whole
+    block where ``gaps`` is None. ``target`` is the block's digest afterwards, ``dataset`` its index in the shard.
+    """
+
+    dataset: int
+    offset: int
+    region: Region
+    start: int
+    size: int
+    target: bytes
+    words: np.ndarray
+    gaps: np.ndarray | None = None
+    escapes: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One part's share of a shard: lanes by tensor index, and patches."""
+
+    lanes: dict[int, Lanes]
+    patches: Sequence[Patch]
+
+
+class JournalWriter:
+    """Opens or goes on with a journal. ``done`` are the parts whose frames are whole, ``lanes`` their sum by tensor.
+
+    A journal with another binding (an earlier try at another manifest, a rewritten shard) is started over.
+    """
+
+    def __init__(self, path: Path, binding: Binding) -> None:
+        self.path = path
+        self.done: set[int] = set()
+        self.frames: list[tuple[int, dict[int, Lanes]]] = []
+        self.bytes = 0
+        durable.make_dirs(path.parent)
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._end = self._recover(binding)
+        except OSError as error:
+            raise from_os_error(error, f"journal {path}") from error
+
+    def _recover(self, binding: Binding) -> int:
+        at = 0
+        try:
+            at = _check_header(self._fd, binding, str(self.path))
+            for kind, part, payload, end in _frames(self._fd, at, str(self.path)):
+                if kind != _PART:
+                    break
+                self.done.add(part)
+                self.frames.append((part, _unpack_lanes(payload, str(self.path))[0]))
+                at = end
+        except CorruptInput:
+            pass  # a torn tail, or no journal of ours: what was whole so far stands
+        os.ftruncate(self._fd, at)
+        if not at:
+            text = dumps(binding)
+            header = _START.pack(MAGIC, 1, len(text)) + text
+            at = self._write(header + block_digest(header), 0)
+        return at
+
+    def append(self, part: int, frame: Frame) -> None:
+        """Add one part's frame."""
+        payload = b"".join([_pack_lanes(frame.lanes), *map(_pack_patch, frame.patches)])
+        self._frame(_PART, part, payload)
+        self.done.add(part)
+        self.frames.append((part, frame.lanes))
+
+    def finish(self) -> None:
+        """Write the end frame, make everything durable, close."""
+        self._frame(_END, len(self.done), b"")
+        try:
+            durable.sync(self._fd)
+        except OSError as error:
+            raise from_os_error(error, f"fsync of journal {self.path}") from error
+        self.close()
+        durable.fsync_dir(self.path.parent)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _frame(self, kind: int, part: int, payload: bytes) -> None:
+        body = _FRAME.pack(kind, part, len(payload)) + payload
+        self._end = self._write(body + block_digest(body), self._end)
+        self.bytes += len(body)
+
+    def _write(self, data: bytes, at: int) -> int:
+        view = memoryview(data)
+        try:
+            while view:
+                done = os.pwrite(self._fd, view, at)
+                view, at = view[done:], at + done
+        except OSError as error:
+            raise from_os_error(error, f"writing journal {self.path}") from error
+        return at
+
+
+def read_journal(path: Path, binding: Binding) -> Iterator[tuple[int, Patch]]:
+    """All (part, patch) of a finished journal.
+
+    Raises
+    ------
+    CorruptInput
+        No such journal, another binding, a bad frame, no end frame or not as many parts as it says.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise CorruptInput(f"journal {path}", found=str(error), expected="a finished journal",
+                           remedy="run dcr refit again: it makes it anew") from None  # fmt: skip
+    try:
+        at, parts = _check_header(fd, binding, str(path)), 0
+        for kind, part, payload, _ in _frames(fd, at, str(path)):
+            if kind == _END:
+                if part != parts:
+                    raise _bad(str(path), f"{parts} parts", f"{part}")
+                return
+            parts += 1
+            at = _unpack_lanes(payload, str(path))[1]
+            while at < len(payload):
+                patch, at = _unpack_patch(payload, at, str(path))
+                yield part, patch
+        raise _bad(str(path), "no end frame", "a finished journal")
+    finally:
+        os.close(fd)
+
+
+def _check_header(fd: int, binding: Binding, what: str) -> int:
+    head = os.pread(fd, _START.size, 0)
+    if len(head) < _START.size:
+        raise _bad(what, f"{len(head)} bytes", "a header")
+    magic, version, length = _START.unpack(head)
+    if magic != MAGIC or version != 1 or length > 1 << 16:
+        raise _bad(what, f"magic {magic!r}, format {version}", "a journal of format 1")
+    end = _START.size + length
+    raw = os.pread(fd, end + BLOCK_DIGEST_BYTES, 0)
+    if block_digest(raw[:end]) != raw[end:] or loads(Binding, raw[_START.size : end], what) != binding:
+        raise _bad(what, "another binding", f"shard {binding.shard}, manifest {binding.manifest_sha256[:16]}")
+    return end + BLOCK_DIGEST_BYTES
+
+
+def _frames(fd: int, at: int, what: str) -> Iterator[tuple[int, int, bytes, int]]:
+    """(kind, part, payload, end) of each whole frame; raises CorruptInput at a torn one."""
+    while True:
+        head = os.pread(fd, _FRAME.size, at)
+        if not head:
+            return
+        kind, part, length = _FRAME.unpack(head) if len(head) == _FRAME.size else (0, 0, 0)
+        if kind not in (_PART, _END) or length > _MAX_FRAME:
+            raise _bad(what, "a torn frame", "whole frames")
+        body = head + _pread(fd, length, at + _FRAME.size)
+        end = at + len(body) + BLOCK_DIGEST_BYTES
+        if len(body) != _FRAME.size + length or os.pread(fd, BLOCK_DIGEST_BYTES, at + len(body)) != block_digest(body):
+            raise _bad(what, f"a torn frame of part {part}", "whole frames")
+        yield kind, part, body[_FRAME.size :], end
+        at = end
+
+
+def _pread(fd: int, length: int, at: int) -> bytes:
+    """``length`` bytes, or what there is; a single read may return less than asked for."""
+    chunks = []
+    while length and (chunk := os.pread(fd, min(length, 1 << 30), at)):
+        chunks.append(chunk)
+        at, length = at + len(chunk), length - len(chunk)
+    return b"".join(chunks)
+
+
+def _pack_lanes(lanes: dict[int, Lanes]) -> bytes:
+    return struct.pack("<I", len(lanes)) + b"".join(struct.pack("<IQQ", t, *lanes[t]) for t in sorted(lanes))
+
+
+def _unpack_lanes(payload: bytes, what: str) -> tuple[dict[int, Lanes], int]:
+    (count,) = struct.unpack_from("<I", payload)
+    if 4 + 20 * count > len(payload):
+        raise _bad(what, f"{count} lanes", "lanes inside the frame")
+    rows = struct.iter_unpack("<IQQ", payload[4 : 4 + 20 * count])
+    return {t: (a, b) for t, a, b in rows}, 4 + 20 * count
+
+
+def _pack_patch(p: Patch) -> bytes:
+    sparse = p.gaps is not None and p.escapes is not None
+    dims = len(p.region.shape)
+    head = _PATCH.pack(p.dataset, p.words.itemsize, dims, _SPARSE if sparse else _DENSE, 0, p.offset, p.region.base, p.start,
+                       p.size, len(p.words), len(p.escapes) if p.escapes is not None else 0, p.target)  # fmt: skip
+    geometry = struct.pack(f"<{2 * dims}Q", *p.region.shape, *p.region.strides)
+    streams = [p.gaps.tobytes(), p.escapes.tobytes()] if p.gaps is not None and p.escapes is not None else []
+    return b"".join([head, geometry, *streams, p.words.tobytes()])
+
+
+def _unpack_patch(payload: bytes, at: int, what: str) -> tuple[Patch, int]:
+    try:
+        dataset, width, dims, kind, _, offset, base, start, size, count, escapes, target = _PATCH.unpack_from(payload, at)
+        at += _PATCH.size
+        geometry = struct.unpack_from(f"<{2 * dims}Q", payload, at)
+        at += 16 * dims
+        region = Region(base, geometry[:dims], geometry[dims:])
+        gaps = far = None
+        if kind == _SPARSE:
+            gaps = np.frombuffer(payload, np.uint8, count, at)
+            far = np.frombuffer(payload, "<u4", escapes, at + count)
+            at += count + 4 * escapes
+        words = np.frombuffer(payload, f"<u{width}", count, at)
+    except (struct.error, ValueError, TypeError) as error:
+        raise _bad(what, f"a malformed patch ({error})", "patches inside the frame") from None
+    return Patch(dataset, offset, region, start, size, target, words, gaps, far), at + words.nbytes
+
+
+def _bad(what: str, found: str, expected: str) -> CorruptInput:
+    return CorruptInput(f"journal {what}", found=found, expected=expected, remedy="run dcr refit again: it makes it anew")
