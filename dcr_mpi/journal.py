@@ -21,7 +21,7 @@ import numpy as np
 from . import durable
 from .digest import BLOCK_DIGEST_BYTES, Lanes, block_digest
 from .errors import CorruptInput, from_os_error
-from .jsonable import dumps, loads
+from .jsonable import dumps, loads, to_plain
 from .region import Region
 
 MAGIC = b"DCRJRNL\n"
@@ -171,6 +171,27 @@ def read_journal(path: Path, binding: Binding) -> Iterator[tuple[int, Patch]]:
                 patch, at = _unpack_patch(payload, at, str(path))
                 yield part, patch
         raise _bad(str(path), "no end frame", "a finished journal")
+    finally:
+        os.close(fd)
+
+
+def describe(path: Path) -> dict[str, object]:
+    """What a journal says of itself, for people: its binding, its whole frames, whether it is finished."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        head = os.pread(fd, _START.size, 0)
+        if len(head) < _START.size:
+            raise _bad(str(path), f"{len(head)} bytes", "a header")
+        raw = os.pread(fd, min(_START.unpack(head)[2], 1 << 16), _START.size)
+        binding = loads(Binding, raw, str(path))
+        parts, finished, torn = [], False, False
+        try:
+            for kind, part, payload, _ in _frames(fd, _check_header(fd, binding, str(path)), str(path)):
+                finished = kind == _END
+                parts += [] if finished else [{"part": part, "bytes": len(payload)}]
+        except CorruptInput:
+            torn = True
+        return {"binding": to_plain(binding), "parts": parts, "finished": finished, "torn": torn}
     finally:
         os.close(fd)
 

@@ -1,0 +1,69 @@
+"""What is inside a file of ours: a shard, a part, a journal, or a JSON object of the store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from ..codec import BucketReader
+from ..dtypes import dtype
+from ..errors import CorruptInput, from_os_error
+from ..hdf5 import inventory
+from ..journal import MAGIC as JOURNAL_MAGIC
+from ..journal import describe
+from ..jsonable import MAX_JSON, to_plain
+from ..wire import MAGIC as PART_MAGIC
+from ..wire import unpack_part
+
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+def inspect(path: Path) -> dict[str, Any]:
+    """Recognise a file by its first bytes and describe it.
+
+    Raises
+    ------
+    CorruptInput
+        It is none of these, or a malformed one.
+    """
+    try:
+        with path.open("rb") as file:
+            magic = file.read(8)
+        if magic == _HDF5:
+            return {"kind": "shard", **to_plain(inventory(path))}
+        if magic == JOURNAL_MAGIC:
+            return {"kind": "journal", **describe(path)}
+        raw = path.read_bytes()
+    except OSError as error:
+        raise from_os_error(error, f"reading {path}") from error
+    if magic == PART_MAGIC:
+        return {"kind": "part", **_part(raw, str(path))}
+    if magic[:4] == _ZSTD:
+        if zstandard.get_frame_parameters(raw).content_size > MAX_JSON:
+            raise CorruptInput(str(path), found="an oversized frame", expected=f"at most {MAX_JSON} bytes")
+        raw = zstandard.ZstdDecompressor().decompress(raw, max_output_size=MAX_JSON)
+    try:
+        return {"kind": "object", "content": json.loads(raw)}
+    except ValueError:
+        raise CorruptInput(str(path), found=f"first bytes {magic!r}", expected="a shard (HDF5), a part, a journal or a JSON object") from None
+
+
+def _part(raw: bytes, what: str) -> dict[str, Any]:
+    header, buckets = unpack_part(raw, what)
+    rows = []
+    for bucket in buckets:
+        reader = BucketReader(bucket, anchor=header.base is None)
+        table = reader.table
+        rows.append({
+            "dtype": reader.dtype.name, "values": reader.values, "block": reader.block, "blocks": len(table),
+            "changed_blocks": int(reader.changed.sum()), "dense_blocks": int(reader.dense.sum()),
+            "words": int(table.size.sum()), "dense_bytes": int(table.size.sum()) * dtype(reader.dtype.name).word_bytes,
+            "spans": [{"tile": s.tile, "start": s.start, "stop": s.stop} for s in table.spans],
+            "streams": {str(k): {"bytes": len(v.data), "unpacked": v.length} for k, v in bucket.streams.items()},  # type: ignore[union-attr]
+        })  # fmt: skip
+    return {"policy": header.policy.hex(), "tiling": header.tiling.hex(), "version": header.version, "base": header.base,
+            "index": header.index, "bytes": len(raw), "buckets": rows}  # fmt: skip

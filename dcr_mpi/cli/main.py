@@ -1,0 +1,113 @@
+"""From ``argv`` to an exit code: opens the ports that an act is given, and owns the job's end."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from .. import comm, durable
+from ..catalog import Catalog
+from ..config import Config, load
+from ..errors import DcrError, Preempted, ResourceError, UsageError
+from ..events import Events
+from ..jsonable import dumps
+from ..kernels import get_kernels
+from ..store import S3Options, open_store
+from . import text
+from .parser import build
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    args = build().parse_args(argv)
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, _preempt)
+    try:
+        if args.command in ("synth", "inspect"):
+            return _alone(args)
+        config = load(args.config, _overrides(args.overrides))
+        ranks = comm.start(config.relay.timeout_s, int(config.relay.chunk_mib * (1 << 20)), config.ranks)
+        return comm.run(ranks, lambda: _act(args, config, ranks))
+    except MemoryError:
+        return _fail(ResourceError("memory", found="none left", expected="a few parts per rank", remedy="lower codec.part_mib or relay.window"))
+    except DcrError as error:
+        return _fail(error)
+    except KeyboardInterrupt:
+        print("dcr: interrupted; run the same command again to go on", file=sys.stderr)
+        return 130
+
+
+def _preempt(number: int, frame: FrameType | None) -> None:
+    """Everything done so far is durable or redone by the next run, so stopping is raising."""
+    raise Preempted(signal.Signals(number).name, found="the scheduler's signal to stop", remedy="run the same command again: it goes on from here")
+
+
+def _fail(error: DcrError) -> int:
+    print(f"dcr: error ({type(error).__name__}, exit code {error.code}): {error}", file=sys.stderr)
+    return error.code
+
+
+def _overrides(pairs: Sequence[str]) -> dict[str, str]:
+    out = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise UsageError("--set", found=repr(pair), expected="KEY=VALUE, as in codec.level=3")
+        out[key] = value
+    return out
+
+
+def _act(args: argparse.Namespace, config: Config, ranks: comm.Comm) -> int:
+    from .commands import COMMANDS
+
+    store = open_store(config.store.url, S3Options(**dataclasses.asdict(config.store.s3)))
+    kernels = get_kernels(config.kernels, config.device)
+    subject = getattr(args, "site", None) or "trainer"
+    with Events(config.events.dir, args.command, subject, ranks.rank, ranks.size, config.events.progress_s) as events:
+        from ..acts.ports import Ports
+
+        result = COMMANDS[args.command](Ports(Catalog(store, config.policy), ranks, kernels, events), config, args)
+    if ranks.rank == 0:
+        if args.receipt is not None:
+            durable.make_dirs(args.receipt.resolve().parent)
+            durable.replace(args.receipt, dumps(result))
+        _print(args, result)
+    return 0
+
+
+def _alone(args: argparse.Namespace) -> int:
+    if args.command == "inspect":
+        from .inspect import inspect
+
+        _print(args, inspect(args.path))
+        return 0
+    _print(args, _synth(args))
+    return 0
+
+
+def _synth(args: argparse.Namespace) -> dict[str, Any]:
+    from .. import synth
+
+    if not 0 < args.changed < 1 or args.step < 0:
+        raise UsageError("synth", found=f"--changed {args.changed} --step {args.step}", expected="a fraction between 0 and 1, a step of 0 or more")
+    shape = synth.TINY if args.size == "tiny" else synth.Shape()
+    if shape.groups % args.shards or shape.experts % args.shards or shape.padded % args.shards or shape.site_padded % args.site_shards:
+        raise UsageError("shards", found=f"{args.shards} and {args.site_shards}", expected="numbers that divide the model's groups and experts")
+    where: Path = args.out / f"step-{args.step:06d}"
+    layouts = synth.layouts(shape, ["site"], args.shards, args.site_shards)
+    durable.make_dirs(args.out / "layouts")
+    for name, layout in layouts.items():
+        durable.replace(args.out / "layouts" / f"{name}.json", dumps(layout))
+    synth.write_checkpoint(where, layouts["trainer"], args.step, changed=args.changed, law=args.law, seed=args.seed)
+    return {"act": "synth", "directory": str(where), "step": args.step, "shards": args.shards, "layouts": str(args.out / "layouts")}
+
+
+def _print(args: argparse.Namespace, result: dict[str, Any]) -> None:
+    print(json.dumps(result, sort_keys=True) if args.json else text.render(result))

@@ -1,0 +1,59 @@
+"""Results as text for people: a few lines, aligned, with units."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..units import bytes_text as size
+from ..units import seconds_text as seconds
+
+
+def render(result: dict[str, Any]) -> str:
+    """One result of any command as text."""
+    if "kind" in result:
+        return json.dumps(result, indent=2)
+    act = result.get("act", "")
+    if act == "status":
+        return _status(result)
+    if act == "run":
+        return "\n".join([f"version {result['version']} is everywhere; state {result['state'][:16]}"]
+                         + [f"  {name:<20} {seconds(sum(r.get('seconds', {}).values()))}" for name, r in result["acts"].items()])  # fmt: skip
+    lines = [f"{act}: " + ", ".join(_facts(result))]
+    if result.get("seconds"):
+        lines.append("  seconds: " + ", ".join(f"{k} {v:.2f}" for k, v in result["seconds"].items()))
+    return "\n".join(lines)
+
+
+def _facts(result: dict[str, Any]) -> list[str]:
+    facts = []
+    for key in ("subject", "site", "directory", "version", "base", "step", "reason", "replayed"):
+        if result.get(key) not in (None, ""):
+            facts.append(f"{key} {result[key]}")
+    if result.get("state"):
+        facts.append(f"state {result['state'][:16]}")
+    detail, amount = result.get("detail", {}), result.get("bytes", {})
+    if detail.get("elements"):
+        changed, payload = detail["changed"], amount["payload"]
+        facts.append(f"{changed} of {detail['elements']} words changed ({changed / detail['elements']:.2%})")
+        facts.append(f"payload {size(payload)} for {size(amount['dense'])}")
+        if changed:
+            facts.append(f"{8 * payload / changed:.2f} bits per change")
+    return facts
+
+
+def _status(result: dict[str, Any]) -> str:
+    lines = [f"policy {result['policy']}: {result['tensors']} tensors, store {result['store']}",
+             f"committed version {result['committed']}, state {result['state'][:16]}; newest opened {result['newest']}"]  # fmt: skip
+    for row in result["versions"]:
+        line = f"  version {row['version']:>6}  {row['state']}"
+        if row.get("payload_bytes"):
+            line += f"; {row['changed'] / max(row['elements'], 1):.2%} changed, {size(row['payload_bytes'])} in {row['parts']} parts"
+            line += "; " + ", ".join(f"{site} {what}" for site, what in row["sites"].items())
+        lines.append(line)
+    for site, row in result["replicas"].items():
+        what = row.get("error") or ("no replica here" if row["version"] is None else f"version {row['version']}")
+        if row.get("applying") is not None:
+            what += f", applying {row['applying']} was interrupted: run dcr apply"
+        lines.append(f"  replica of {site}: {what} ({row.get('directory', '')})")
+    return "\n".join(lines)
