@@ -31,7 +31,9 @@ class S3Options:
     checksums : str
         ``when_supported`` (CRC32 on every upload, checked on download) or ``when_required`` for older stores.
     part_mib, multipart_mib : int
-        Smallest part of a multipart upload (at least 5), and the object size from which one is used, in MiB.
+        Smallest part of a multipart upload (at least 5), and the object size from which one is used, in MiB. The
+        default keeps every JSON document (at most 256 MiB) in one PUT: what decides must not hang on a store's
+        conditional completion of uploads, which is the weaker promise (docs/store.md, "Multipart").
     part_threads : int
         Parts of one object in flight at a time.
     connect_timeout_s, read_timeout_s : float
@@ -52,7 +54,7 @@ class S3Options:
     verify_tls: bool = True
     checksums: str = "when_supported"
     part_mib: int = 16
-    multipart_mib: int = 64
+    multipart_mib: int = 512
     part_threads: int = 2
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 60.0

@@ -43,7 +43,8 @@ class S3Store:
         view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
         op = self._operation("put", key)
         if len(view) < self.options.multipart_mib * MIB:
-            created = op.attempt(lambda: self._put_whole(op, key, view))
+            body = data if isinstance(data, bytes) else bytes(view)
+            created = op.attempt(lambda: self._put_whole(op, key, body))
         else:
             created = op.attempt(lambda: self._put_parts(op, key, view))
         return created or self._holds(key, view)
@@ -115,8 +116,8 @@ class S3Store:
         self._bucket_seen = True
         return {**answer, "Code": ""}
 
-    def _put_whole(self, op: Operation, key: str, view: memoryview) -> bool:
-        name = {"Key": self._prefix + key, "Body": bytes(view), "IfNoneMatch": "*"}
+    def _put_whole(self, op: Operation, key: str, body: bytes) -> bool:
+        name = {"Key": self._prefix + key, "Body": body, "IfNoneMatch": "*"}
         return not self._ask(op, "put_object", "PreconditionFailed", "412", **name)["Code"]
 
     def _put_parts(self, op: Operation, key: str, view: memoryview) -> bool:
@@ -187,7 +188,12 @@ def _translated(what: str) -> Iterator[None]:
     try:
         yield
     except (b.IncompleteReadError, b.ResponseStreamingError) as error:
-        raise Transient(f"body cut short ({error})") from error
+        clean = "IncompleteRead" in type(error).__name__ + str(
+            error
+        )  # an orderly end too early, not a broken connection
+        raise Transient(
+            f"a body that ends early ({error})", becomes=CorruptInput if clean else StoreUnavailable
+        ) from error
     except b.FlexibleChecksumError as error:
         raise Transient(f"checksum of the body ({error})", becomes=CorruptInput) from error
     except b.SSLError as error:

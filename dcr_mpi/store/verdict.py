@@ -22,6 +22,7 @@ _DENIED = {
     "PermanentRedirect": "the bucket lives in another region: set the region (or the endpoint) of the store",
     "AuthorizationHeaderMalformed": "the bucket lives in another region: set the region of the store",
     "NotImplemented": "the store lacks this request: it must support If-None-Match; try checksums: when_required",
+    "501": "the store lacks this request: it must support If-None-Match; try checksums: when_required",
     "404": "the endpoint answers, but not as an S3 store does: check endpoint and path_style",
     "405": "the endpoint answers, but not as an S3 store does: check endpoint and path_style",
 }
