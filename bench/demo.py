@@ -28,7 +28,9 @@ TRAIN_RANKS, SITE_RANKS = 4, 3
 class Demo:
     """One run in a fresh directory."""
 
-    def __init__(self, directory: Path, store: str, credentials: dict[str, str], endpoint: str | None, launcher: Launcher) -> None:
+    def __init__(
+        self, directory: Path, store: str, credentials: dict[str, str], endpoint: str | None, launcher: Launcher
+    ) -> None:
         self.directory, self.launcher = directory, launcher
         self.environment = {**launcher.environment(), **credentials}
         self.config = directory / "dcr.yaml"
@@ -63,7 +65,14 @@ class Demo:
         commit = self.dcr(1, "commit")
         apply = self.dcr(SITE_RANKS, "apply", "--site", SITE)
         verify = self.dcr(SITE_RANKS, "verify", "--site", SITE)
-        return {"version": encode["version"], "encode": encode, "refit": refit, "commit": commit, "apply": apply, "verify": verify}
+        return {
+            "version": encode["version"],
+            "encode": encode,
+            "refit": refit,
+            "commit": commit,
+            "apply": apply,
+            "verify": verify,
+        }
 
 
 def row(cycle: dict[str, Any]) -> list[str]:
@@ -73,19 +82,36 @@ def row(cycle: dict[str, Any]) -> list[str]:
     payload, dense = encode["bytes"]["payload"], encode["bytes"]["dense"]
     equal = encode["state"] == cycle["verify"]["state"] == cycle["apply"]["state"]
     return [
-        str(cycle["version"]), f"{changed:,} ({changed / elements:.2%})", bytes_text(payload), f"1/{dense / payload:.0f}",
-        f"{8 * payload / changed:.2f}", *(f"{cycle[act]['wall']:.1f}" for act in ("encode", "refit", "commit", "apply")),
+        str(cycle["version"]),
+        f"{changed:,} ({changed / elements:.2%})",
+        bytes_text(payload),
+        f"1/{dense / payload:.0f}",
+        f"{8 * payload / changed:.2f}",
+        *(f"{cycle[act]['wall']:.1f}" for act in ("encode", "refit", "commit", "apply")),
         "yes" if equal else "NO",
-    ]  # fmt: skip
+    ]
 
 
-_HEADS = ["version", "changed weights", "payload", "of full", "bits/changed", "encode s", "refit s", "commit s", "apply s", "digest equal"]
+_HEADS = [
+    "version",
+    "changed weights",
+    "payload",
+    "of full",
+    "bits/changed",
+    "encode s",
+    "refit s",
+    "commit s",
+    "apply s",
+    "digest equal",
+]
 
 
 def table(rows: list[list[str]]) -> str:
     """Aligned columns."""
     widths = [max(len(line[k]) for line in [_HEADS, *rows]) for k in range(len(_HEADS))]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in [_HEADS, *rows])
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in [_HEADS, *rows]
+    )
 
 
 @contextmanager
@@ -114,7 +140,10 @@ def main() -> int:
         shutil.rmtree(directory)
     directory.mkdir(parents=True)
     launcher = find()
-    print(f"mpirun: {launcher.path} ({launcher.kind}); store: {args.store}; everything is written below {directory}", flush=True)
+    print(
+        f"mpirun: {launcher.path} ({launcher.kind}); store: {args.store}; everything is written below {directory}",
+        flush=True,
+    )
     with opened_store(args.store, directory) as (url, endpoint, credentials):
         demo = Demo(directory, url, credentials, endpoint, launcher)
         demo.start()

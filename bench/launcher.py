@@ -13,7 +13,8 @@ from pathlib import Path
 _OPENMPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_hwloc_base_binding_policy": "none", "OMPI_MCA_pml": "ob1",
-    "OMPI_MCA_btl": "self,vader,tcp", "OMPI_MCA_osc": "^ucx", "OMPI_MCA_btl_tcp_if_include": "lo", "OMPI_MCA_oob_tcp_if_include": "lo",
+    "OMPI_MCA_btl": "self,vader,tcp", "OMPI_MCA_osc": "^ucx",
+    "OMPI_MCA_btl_tcp_if_include": "lo", "OMPI_MCA_oob_tcp_if_include": "lo",
 }  # fmt: skip
 
 

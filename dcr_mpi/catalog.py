@@ -22,7 +22,9 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 def check_name(kind: str, name: str) -> str:
     """A policy's or site's name, fit to be part of a key; raises UsageError otherwise."""
     if not NAME.fullmatch(name):
-        raise UsageError(f"{kind} name", found=repr(name[:80]), expected="1 to 64 of [A-Za-z0-9._-], a letter or digit first")
+        raise UsageError(
+            f"{kind} name", found=repr(name[:80]), expected="1 to 64 of [A-Za-z0-9._-], a letter or digit first"
+        )
     return name
 
 
@@ -63,12 +65,16 @@ class Catalog:
 
     def put_layout(self, layout: SiteLayout) -> str:
         key = self.layout_key(layout.site)
-        return self._put(key, dumps(layout), "this site is registered with another layout: register a new site name for it")
+        return self._put(
+            key, dumps(layout), "this site is registered with another layout: register a new site name for it"
+        )
 
     def tiling(self, digest: str) -> Tiling:
         key = f"{self.name}/tilings/{digest}.json.zst"
         packed = self._need(key, "the trainer's encode puts it")
-        size = zstandard.get_frame_parameters(packed).content_size if packed[:4] == b"\x28\xb5\x2f\xfd" else MAX_JSON + 1
+        size = (
+            zstandard.get_frame_parameters(packed).content_size if packed[:4] == b"\x28\xb5\x2f\xfd" else MAX_JSON + 1
+        )
         if size > MAX_JSON:
             raise CorruptInput(key, found=f"a frame of {size} bytes", expected=f"at most {MAX_JSON}")
         try:
@@ -106,7 +112,9 @@ class Catalog:
 
     def put_manifest(self, manifest: Manifest, anchor: bool = False) -> str:
         key = self.version_key(manifest.version, "manifest.json", anchor)
-        return self._put(key, dumps(manifest), "another publisher sealed this version with other content: its manifest stands")
+        return self._put(
+            key, dumps(manifest), "another publisher sealed this version with other content: its manifest stands"
+        )
 
     def receipt(self, version: int, act: str, site: str) -> tuple[Receipt, str] | None:
         """A site's ``prepared`` or ``applied`` receipt, and its digest."""
@@ -115,15 +123,18 @@ class Catalog:
         return None if raw is None else (loads(Receipt, raw, key), sha256(raw))
 
     def put_receipt(self, receipt: Receipt) -> Receipt:
-        """Put a site's receipt; a re-run's differs in its timings only, so the first one stands if it means the same."""
+        """Put a site's receipt. A re-run's differs in its timings only: the first one stands if it means the same."""
         key = self.version_key(receipt.version, f"{receipt.act}/{check_name('site', receipt.subject)}.json")
         if self.store.put_once(key, dumps(receipt)):
             return receipt
         standing = loads(Receipt, self._need(key, ""), key)
         if (standing.manifest_sha256, standing.state) != (receipt.manifest_sha256, receipt.state):
-            raise Conflict(key, found=f"a receipt for manifest {standing.manifest_sha256[:16]}",
-                           expected=f"one for {receipt.manifest_sha256[:16]}",
-                           remedy="two replicas report under one site name: give each its own")  # fmt: skip
+            raise Conflict(
+                key,
+                found=f"a receipt for manifest {standing.manifest_sha256[:16]}",
+                expected=f"one for {receipt.manifest_sha256[:16]}",
+                remedy="two replicas report under one site name: give each its own",
+            )
         return standing
 
     def decision(self, version: int) -> Decision | None:
@@ -147,14 +158,21 @@ class Catalog:
         for attempt in (1, 2):
             data = self.store.get(entry.key, limit=entry.size)
             if data is None:
-                raise NotReady(f"part {entry.index} ({entry.key})", found="no such object", expected=f"{entry.size} bytes",
-                               remedy="the manifest names it: look whether it was deleted, or whether the store shows it late")  # fmt: skip
+                raise NotReady(
+                    f"part {entry.index} ({entry.key})",
+                    found="no such object",
+                    expected=f"{entry.size} bytes",
+                    remedy="the manifest names it: look whether it was deleted, or whether the store shows it late",
+                )
             if len(data) == entry.size and sha256(data) == entry.sha256:
                 return data
             if attempt == 2:
-                raise CorruptInput(f"part {entry.index} ({entry.key})", found=f"{len(data)} bytes, sha256 {sha256(data)[:16]}",
-                                   expected=f"{entry.size} bytes, {entry.sha256[:16]}",
-                                   remedy="the object was changed or cut in the store: abort this version and encode the next")  # fmt: skip
+                raise CorruptInput(
+                    f"part {entry.index} ({entry.key})",
+                    found=f"{len(data)} bytes, sha256 {sha256(data)[:16]}",
+                    expected=f"{entry.size} bytes, {entry.sha256[:16]}",
+                    remedy="the object was changed or cut in the store: abort this version and encode the next",
+                )
         raise AssertionError("unreachable")
 
     # -- versions ---------------------------------------------------------------------------------------------
@@ -184,13 +202,19 @@ class Catalog:
             decision = self.decision(version)
             if decision is not None and decision.commit:
                 return self.sealed(version)
-        raise NotReady(f"policy {self.name!r}", found="no committed version", expected="version 0", remedy="run dcr init again")
+        raise NotReady(
+            f"policy {self.name!r}", found="no committed version", expected="version 0", remedy="run dcr init again"
+        )
 
     def sealed(self, version: int) -> tuple[Manifest, str]:
         found = self.manifest(version)
         if found is None:
-            raise NotReady(f"manifest of version {version}", found="none yet", expected="a sealed version",
-                           remedy="wait for the trainer's encode to finish, or run it again")  # fmt: skip
+            raise NotReady(
+                f"manifest of version {version}",
+                found="none yet",
+                expected="a sealed version",
+                remedy="wait for the trainer's encode to finish, or run it again",
+            )
         return found
 
     def wait(self, what: str, look: Callable[[], T | None], wait_s: float, poll_s: tuple[float, float]) -> T:
@@ -199,8 +223,12 @@ class Catalog:
         while (found := look()) is None:
             left = give_up - time.monotonic()
             if left <= 0:
-                raise NotReady(what, found=f"none after {wait_s:g} s", expected="it in the store",
-                               remedy="look whether the job that makes it runs, then run this again")  # fmt: skip
+                raise NotReady(
+                    what,
+                    found=f"none after {wait_s:g} s",
+                    expected="it in the store",
+                    remedy="look whether the job that makes it runs, then run this again",
+                )
             time.sleep(min(pause, left))
             pause = min(pause * 1.5, poll_s[1])
         return found
@@ -219,12 +247,21 @@ class Catalog:
 
     def _put(self, key: str, data: bytes, lost: str) -> str:
         if not self.store.put_once(key, data):
-            raise Conflict(f"{key} in {self.store.url}", found="other content under it", expected="nothing, or the same", remedy=lost)
+            raise Conflict(
+                f"{key} in {self.store.url}",
+                found="other content under it",
+                expected="nothing, or the same",
+                remedy=lost,
+            )
         return sha256(data)
 
 
 def check_policy(found: str, expected: str, what: str) -> None:
     """Raise BaseMismatch unless an object is bound to this policy."""
     if found != expected:
-        raise BaseMismatch(what, found=f"policy {found[:16]}", expected=f"policy {expected[:16]}",
-                           remedy="it belongs to another policy of the same name: check store and policy in the configuration")  # fmt: skip
+        raise BaseMismatch(
+            what,
+            found=f"policy {found[:16]}",
+            expected=f"policy {expected[:16]}",
+            remedy="it belongs to another policy of the same name: check store and policy in the configuration",
+        )

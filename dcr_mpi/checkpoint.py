@@ -30,7 +30,9 @@ class Checkpoint:
         As for :func:`dcr_mpi.hdf5.inventory`.
     """
 
-    def __init__(self, directory: Path, layout: Layout, step_attribute: str = "step", dtypes: Mapping[str, str] = {}) -> None:
+    def __init__(
+        self, directory: Path, layout: Layout, step_attribute: str = "step", dtypes: Mapping[str, str] = {}
+    ) -> None:
         self.directory, self.layout = Path(directory), layout
         self._options = {"step_attribute": step_attribute, "dtypes": dtypes}
         self._readers: OrderedDict[int, ShardReader] = OrderedDict()
@@ -107,9 +109,7 @@ def check_shard(found: Inventory, expected: ShardLayout) -> None:
             )
 
 
-def default_layout(
-    name: str, directory: Path, step_attribute: str = "step", dtypes: Mapping[str, str] = {}
-) -> Layout:
+def default_layout(name: str, directory: Path, step_attribute: str = "step", dtypes: Mapping[str, str] = {}) -> Layout:
     """The layout that the shards of a directory imply: each dataset holds the whole tensor of its path."""
     shards = checkpoint_inventory(directory, step_attribute=step_attribute, dtypes=dtypes)
     return Layout(name, tuple(ShardLayout(s.file, tuple(_whole(d) for d in s.datasets)) for s in shards))
@@ -133,7 +133,9 @@ def fingerprint(directory: Path, layout: Layout) -> dict[str, list[int]]:
     return out
 
 
-def check_shard_set(directory: Path, layout: Layout, step_attribute: str = "step", dtypes: Mapping[str, str] = {}) -> int | None:
+def check_shard_set(
+    directory: Path, layout: Layout, step_attribute: str = "step", dtypes: Mapping[str, str] = {}
+) -> int | None:
     """Check that a directory holds exactly the layout's shards, all of one step; returns the step if they name one."""
     files = [s.file for s in layout.shards]
     found = checkpoint_inventory(directory, files, step_attribute=step_attribute, dtypes=dtypes)

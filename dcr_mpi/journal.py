@@ -156,16 +156,19 @@ def read_journal(path: Path, binding: Binding) -> Iterator[tuple[int, Patch]]:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise CorruptInput(f"journal {path}", found=str(error), expected="a finished journal",
-                           remedy="run dcr refit again: it makes it anew") from None  # fmt: skip
+        raise CorruptInput(
+            f"journal {path}",
+            found=str(error),
+            expected="a finished journal",
+            remedy="run dcr refit again: it makes it anew",
+        ) from None
     try:
-        at, parts = _check_header(fd, binding, str(path)), 0
-        for kind, part, payload, _ in _frames(fd, at, str(path)):
+        start = _check_header(fd, binding, str(path))
+        for parts, (kind, part, payload, _) in enumerate(_frames(fd, start, str(path))):
             if kind == _END:
                 if part != parts:
                     raise _bad(str(path), f"{parts} parts", f"{part}")
                 return
-            parts += 1
             at = _unpack_lanes(payload, str(path))[1]
             while at < len(payload):
                 patch, at = _unpack_patch(payload, at, str(path))
@@ -251,8 +254,20 @@ def _unpack_lanes(payload: bytes, what: str) -> tuple[dict[int, Lanes], int]:
 def _pack_patch(p: Patch) -> bytes:
     sparse = p.gaps is not None and p.escapes is not None
     dims = len(p.region.shape)
-    head = _PATCH.pack(p.dataset, p.words.itemsize, dims, _SPARSE if sparse else _DENSE, 0, p.offset, p.region.base, p.start,
-                       p.size, len(p.words), len(p.escapes) if p.escapes is not None else 0, p.target)  # fmt: skip
+    head = _PATCH.pack(
+        p.dataset,
+        p.words.itemsize,
+        dims,
+        _SPARSE if sparse else _DENSE,
+        0,
+        p.offset,
+        p.region.base,
+        p.start,
+        p.size,
+        len(p.words),
+        len(p.escapes) if p.escapes is not None else 0,
+        p.target,
+    )
     geometry = struct.pack(f"<{2 * dims}Q", *p.region.shape, *p.region.strides)
     streams = [p.gaps.tobytes(), p.escapes.tobytes()] if p.gaps is not None and p.escapes is not None else []
     return b"".join([head, geometry, *streams, p.words.tobytes()])
@@ -260,7 +275,9 @@ def _pack_patch(p: Patch) -> bytes:
 
 def _unpack_patch(payload: bytes, at: int, what: str) -> tuple[Patch, int]:
     try:
-        dataset, width, dims, kind, _, offset, base, start, size, count, escapes, target = _PATCH.unpack_from(payload, at)
+        dataset, width, dims, kind, _, offset, base, start, size, count, escapes, target = _PATCH.unpack_from(
+            payload, at
+        )
         at += _PATCH.size
         geometry = struct.unpack_from(f"<{2 * dims}Q", payload, at)
         at += 16 * dims
@@ -277,4 +294,6 @@ def _unpack_patch(payload: bytes, at: int, what: str) -> tuple[Patch, int]:
 
 
 def _bad(what: str, found: str, expected: str) -> CorruptInput:
-    return CorruptInput(f"journal {what}", found=found, expected=expected, remedy="run dcr refit again: it makes it anew")
+    return CorruptInput(
+        f"journal {what}", found=found, expected=expected, remedy="run dcr refit again: it makes it anew"
+    )

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import types
 import typing
-from functools import lru_cache
+from functools import cache
 from typing import Any, TypeVar
 
 from .errors import CorruptInput
@@ -85,19 +85,20 @@ def _dataclass(cls: Any, plain: Any, what: str) -> Any:
     unknown = sorted(set(plain) - set(hints))
     missing = sorted(required - set(plain))
     if unknown or missing:
-        raise CorruptInput(f"{what} ({cls.__name__})", found=f"unknown keys {unknown[:5]}, missing {missing[:5]}",
-                           expected="exactly the documented keys")  # fmt: skip
+        raise CorruptInput(
+            f"{what} ({cls.__name__})",
+            found=f"unknown keys {unknown[:5]}, missing {missing[:5]}",
+            expected="exactly the documented keys",
+        )
     return cls(**{name: from_plain(hints[name], item, f"{what}.{name}") for name, item in plain.items()})
 
 
-@lru_cache(maxsize=None)
+@cache
 def _fields(cls: Any) -> tuple[dict[str, Any], frozenset[str]]:
     hints = typing.get_type_hints(cls)
     fields = dataclasses.fields(cls)
     optional = {
-        f.name
-        for f in fields
-        if f.default is not dataclasses.MISSING or f.default_factory is not dataclasses.MISSING
+        f.name for f in fields if f.default is not dataclasses.MISSING or f.default_factory is not dataclasses.MISSING
     }
     return {f.name: hints[f.name] for f in fields}, frozenset(hints) - optional
 

@@ -41,9 +41,12 @@ class Lease:
         while True:
             epoch = max(self._epochs(), default=0)
             if epoch and (holder := self._holder(epoch)) is not None and self._alive(epoch, holder):
-                raise Conflict(f"lease on {directory.parent}", found=f"held by pid {holder['pid']} on {holder['host']}",
-                               expected="nobody else at work on this replica",
-                               remedy=f"let it finish; if that process is gone for sure, wait {holder['ttl_s']:g} s and run again")  # fmt: skip
+                raise Conflict(
+                    f"lease on {directory.parent}",
+                    found=f"held by pid {holder['pid']} on {holder['host']}",
+                    expected="nobody else at work on this replica",
+                    remedy=f"let it finish; if that process is gone for sure, wait {holder['ttl_s']:g} s and run again",
+                )
             self._path = self._directory / f"lease-{epoch + 1:08d}"
             if durable.write_once(self._path, json.dumps(me).encode()):
                 break
@@ -57,9 +60,16 @@ class Lease:
 
     def check(self) -> None:
         """Raise Conflict if this lease was taken over meanwhile; call before what only the holder may do."""
-        if max(self._epochs(), default=0) != self.epoch or (self._holder(self.epoch) or {}).get("nonce") != self._me["nonce"]:
-            raise Conflict(f"lease on {self._directory.parent}", found="a newer holder", expected=f"epoch {self.epoch}, ours",
-                           remedy="this job was silent for longer than its lease; run it again")  # fmt: skip
+        if (
+            max(self._epochs(), default=0) != self.epoch
+            or (self._holder(self.epoch) or {}).get("nonce") != self._me["nonce"]
+        ):
+            raise Conflict(
+                f"lease on {self._directory.parent}",
+                found="a newer holder",
+                expected=f"epoch {self.epoch}, ours",
+                remedy="this job was silent for longer than its lease; run it again",
+            )
 
     def release(self) -> None:
         """Give the lease back; the file stays, marked, so that epochs keep rising."""
@@ -110,8 +120,13 @@ class Lease:
 def _identity() -> dict[str, Any]:
     """What tells whether a process id means anything to us: host, boot and process namespace."""
     pid = os.getpid()
-    return {"host": socket.gethostname(), "boot": _read("/proc/sys/kernel/random/boot_id"), "pidns": _link("/proc/self/ns/pid"),
-            "pid": pid, "started": _started(pid)}  # fmt: skip
+    return {
+        "host": socket.gethostname(),
+        "boot": _read("/proc/sys/kernel/random/boot_id"),
+        "pidns": _link("/proc/self/ns/pid"),
+        "pid": pid,
+        "started": _started(pid),
+    }
 
 
 def _started(pid: int) -> str | None:

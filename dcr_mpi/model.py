@@ -36,8 +36,7 @@ class Box:
 
     def within(self, other: Box) -> bool:
         return len(self.start) == len(other.start) and all(
-            oa <= a and b <= ob
-            for a, b, oa, ob in zip(self.start, self.stop, other.start, other.stop, strict=True)
+            oa <= a and b <= ob for a, b, oa, ob in zip(self.start, self.stop, other.start, other.stop, strict=True)
         )
 
     def meet(self, other: Box) -> Box | None:

@@ -46,13 +46,17 @@ TINY = Shape(layers=1, hidden=32, vocabulary=101, padded=128, site_padded=104, h
 def trainer_layout(shape: Shape, shards: int = 4) -> Layout:
     """Tensor- and expert-parallel training shards: padded, tied vocabulary rows, group-interleaved QKV, stacked
     experts with fused gate and up, replicated norms; buffers live on the first shard."""
-    return Layout("trainer", tuple(ShardLayout(f"train-{i:05d}.h5", _trainer_shard(shape, shards, i)) for i in range(shards)))
+    return Layout(
+        "trainer", tuple(ShardLayout(f"train-{i:05d}.h5", _trainer_shard(shape, shards, i)) for i in range(shards))
+    )
 
 
 def site_layout(shape: Shape, shards: int = 2) -> Layout:
     """An inference engine's shards: other padding, untied head, plain fused QKV, one tensor-parallel dataset per
     expert, column splits, everything small replicated."""
-    return Layout("site", tuple(ShardLayout(f"engine-{i:05d}.h5", _site_shard(shape, shards, i)) for i in range(shards)))
+    return Layout(
+        "site", tuple(ShardLayout(f"engine-{i:05d}.h5", _site_shard(shape, shards, i)) for i in range(shards))
+    )
 
 
 def _trainer_shard(s: Shape, parts: int, i: int) -> tuple[DatasetLayout, ...]:
@@ -60,12 +64,29 @@ def _trainer_shard(s: Shape, parts: int, i: int) -> tuple[DatasetLayout, ...]:
     out = [DatasetLayout(tied.path, tied.shape, tied.dtype, tied.pieces, tied.padding, ("lm_head.weight",))]
     for layer in range(s.layers):
         n, q = f"model.layers.{layer}", s.groups * s.queries * s.head
-        out.append(build.grouped_qkv(f"{n}.attn.qkv", f"{n}.q", f"{n}.k", f"{n}.v", "bf16", groups=s.groups, queries=s.queries,
-                                     head=s.head, hidden=s.hidden, parts=parts, index=i))  # fmt: skip
+        out.append(
+            build.grouped_qkv(
+                f"{n}.attn.qkv",
+                f"{n}.q",
+                f"{n}.k",
+                f"{n}.v",
+                "bf16",
+                groups=s.groups,
+                queries=s.queries,
+                head=s.head,
+                hidden=s.hidden,
+                parts=parts,
+                index=i,
+            )
+        )
         out.append(build.split(f"{n}.o", (s.hidden, q), "bf16", 1, parts, i, f"{n}.attn.out"))
         first, last = build.chunk(s.experts, parts, i)
         out.append(_stacked_gate_up(n, s, first, last))
-        out.append(build.stacked(f"{n}.experts.down", [f"{n}.experts.{e}.down" for e in range(first, last)], (s.hidden, s.inner), "bf16"))
+        out.append(
+            build.stacked(
+                f"{n}.experts.down", [f"{n}.experts.{e}.down" for e in range(first, last)], (s.hidden, s.inner), "bf16"
+            )
+        )
         out.append(build.whole(f"{n}.norm.weight", (s.hidden,), "bf16"))
         out.append(build.whole(f"{n}.router.weight", (s.experts, s.hidden), "f32"))
     if i == 0:
@@ -83,13 +104,20 @@ def _stacked_gate_up(n: str, s: Shape, first: int, last: int) -> DatasetLayout:
 
 
 def _buffers(s: Shape) -> list[DatasetLayout]:
-    return [build.whole("rotary.inv_freq", (s.head // 2,), "f32"), build.whole("steps", (), "i64"),
-            build.whole("position_ids", (4096,), "i64"), build.whole("causal_mask", (64, 64), "bool")]  # fmt: skip
+    return [
+        build.whole("rotary.inv_freq", (s.head // 2,), "f32"),
+        build.whole("steps", (), "i64"),
+        build.whole("position_ids", (4096,), "i64"),
+        build.whole("causal_mask", (64, 64), "bool"),
+    ]
 
 
 def _site_shard(s: Shape, parts: int, i: int) -> tuple[DatasetLayout, ...]:
     vocabulary = (s.vocabulary, s.hidden)
-    out = [build.padded("model.embed.weight", vocabulary, "bf16", s.site_padded, parts, i, path) for path in ("embed", "lm_head")]
+    out = [
+        build.padded("model.embed.weight", vocabulary, "bf16", s.site_padded, parts, i, path)
+        for path in ("embed", "lm_head")
+    ]
     for layer in range(s.layers):
         n, q, kv = f"model.layers.{layer}", s.groups * s.queries * s.head, s.groups * s.head
         members = [(f"{n}.q", (q, s.hidden)), (f"{n}.k", (kv, s.hidden)), (f"{n}.v", (kv, s.hidden))]

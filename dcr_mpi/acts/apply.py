@@ -76,8 +76,15 @@ def apply(ports: Ports, job: ApplyJob) -> Receipt:
                 _verify(ports, replica, plan)
             if lease is not None:
                 lease.check()
-                replica.save(dataclasses.replace(plan.record, version=manifest.version, state=manifest.state,
-                                                 tensors=manifest.tensors, applying=None))  # fmt: skip
+                replica.save(
+                    dataclasses.replace(
+                        plan.record,
+                        version=manifest.version,
+                        state=manifest.state,
+                        tensors=manifest.tensors,
+                        applying=None,
+                    )
+                )
         raw = ports.once("applied receipt", lambda: dumps(_close(ports, replica, plan)))
         return loads(Receipt, raw, "applied receipt")
     finally:
@@ -95,8 +102,12 @@ def _plan(ports: Ports, job: ApplyJob, replica: Replica) -> _Plan:
         manifest, digest = catalog.sealed(version)
         return _Plan("done", record, layout, digest, manifest)
     if record.applying is not None and version != record.applying:
-        raise Conflict(f"replica {replica.directory}", found=f"an interrupted apply of version {record.applying}",
-                       expected=f"nothing under way before version {version}", remedy="run dcr apply without a version first")  # fmt: skip
+        raise Conflict(
+            f"replica {replica.directory}",
+            found=f"an interrupted apply of version {record.applying}",
+            expected=f"nothing under way before version {version}",
+            remedy="run dcr apply without a version first",
+        )
     decision = catalog.wait(f"decision on version {version}", lambda: catalog.decision(version), job.wait_s, job.poll_s)
     check_policy(decision.policy_sha256, policy_sha, f"decision on version {version}")
     if not decision.commit:
@@ -126,11 +137,19 @@ def _check_prepared(replica: Replica, decision: Decision, manifest_sha: str, ver
     try:
         receipt = loads(Receipt, replica.prepared(version).read_bytes(), str(replica.prepared(version)))
     except OSError:
-        raise NotReady(f"version {version} at {replica.directory}", found="nothing prepared", expected="a finished prepare",
-                       remedy=f"run dcr refit --site {replica.site} first: the version is committed, so it may be prepared late") from None  # fmt: skip
+        raise NotReady(
+            f"version {version} at {replica.directory}",
+            found="nothing prepared",
+            expected="a finished prepare",
+            remedy=f"run dcr refit --site {replica.site} first: the version is committed, so it may be prepared late",
+        ) from None
     if not receipt.manifest_sha256 == manifest_sha == decision.manifest_sha256:
-        raise BaseMismatch(f"version {version}", found=f"journals for manifest {receipt.manifest_sha256[:16]}",
-                           expected=f"{decision.manifest_sha256[:16]}, which was committed", remedy="run dcr refit again")  # fmt: skip
+        raise BaseMismatch(
+            f"version {version}",
+            found=f"journals for manifest {receipt.manifest_sha256[:16]}",
+            expected=f"{decision.manifest_sha256[:16]}, which was committed",
+            remedy="run dcr refit again",
+        )
 
 
 def _roll_forward(ports: Ports, replica: Replica, plan: _Plan) -> None:
@@ -145,7 +164,12 @@ def _roll_forward(ports: Ports, replica: Replica, plan: _Plan) -> None:
             binding = replica.binding(plan.manifest_sha256, found)
             path = replica.journal(version, shard)
             with ports.events.stage("write", found.size):
-                patch_file(Path(found.path), (p for _, p in read_journal(path, binding)), ports.kernels, layout.shards[shard].file)
+                patch_file(
+                    Path(found.path),
+                    (p for _, p in read_journal(path, binding)),
+                    ports.kernels,
+                    layout.shards[shard].file,
+                )
             progress.add(found.size)
     progress.done()
     with ports.events.stage("wait"):
@@ -180,7 +204,9 @@ def _patch(fd: int, patch: Patch, kernels: Kernels, what: str) -> None:
     width = patch.words.itemsize
     block = np.empty(patch.size, patch.words.dtype)
     stop = patch.start + patch.size
-    windows = [(a, b, *patch.region.span(a, b)) for a, b in patch.region.windows(patch.start, stop, max(patch.size, 1 << 20))]
+    windows = [
+        (a, b, *patch.region.span(a, b)) for a, b in patch.region.windows(patch.start, stop, max(patch.size, 1 << 20))
+    ]
     held = []
     for a, b, first, last in windows:
         window = np.empty(last - first, patch.words.dtype)
@@ -194,8 +220,12 @@ def _patch(fd: int, patch: Patch, kernels: Kernels, what: str) -> None:
         positions = kernels.unpack_gaps(patch.gaps, patch.escapes, counts, sizes)
         kernels.scatter(block, np.zeros(1, np.int64), counts, positions, patch.words)
     if block_digest(block) != patch.target:
-        raise VerifyFailed(f"dataset {patch.dataset} of {what}, words {patch.start}..{stop} of its box", found="another digest after patching",
-                           expected="the target's", remedy="the replica was changed after prepare: restore it from an anchor")  # fmt: skip
+        raise VerifyFailed(
+            f"dataset {patch.dataset} of {what}, words {patch.start}..{stop} of its box",
+            found="another digest after patching",
+            expected="the target's",
+            remedy="the replica was changed after prepare: restore it from an anchor",
+        )
     for (a, b, first, _), window in zip(windows, held, strict=True):
         patch.region.put(window, a, b, block[a - patch.start : b - patch.start])
         _write(fd, window, patch.offset + first * width)
@@ -206,7 +236,9 @@ def _read(fd: int, words: np.ndarray, at: int, what: str) -> None:
     while view:
         done = os.preadv(fd, [view], at)
         if not done:
-            raise CorruptInput(f"replica shard {what}", found=f"its end at byte {at}", expected="the size it was created with")
+            raise CorruptInput(
+                f"replica shard {what}", found=f"its end at byte {at}", expected="the size it was created with"
+            )
         view, at = view[done:], at + done
 
 
@@ -223,13 +255,19 @@ def _verify(ports: Ports, replica: Replica, plan: _Plan) -> None:
         lanes = checkpoint_lanes(ports, checkpoint, policy.tensors)
         for spec, have, want in zip(policy.tensors, lanes, plan.manifest.tensors, strict=True):
             if have != want:
-                raise VerifyFailed(f"tensor {spec.name!r} after apply", found=have[:16], expected=want[:16],
-                                   remedy="run dcr apply again; if it stays, restore the replica from an anchor")  # fmt: skip
+                raise VerifyFailed(
+                    f"tensor {spec.name!r} after apply",
+                    found=have[:16],
+                    expected=want[:16],
+                    remedy="run dcr apply again; if it stays, restore the replica from an anchor",
+                )
 
 
 def _close(ports: Ports, replica: Replica, plan: _Plan) -> Receipt:
     """Rank 0: the receipt in the store, then the journals go."""
-    receipt = ports.receipt("applied", replica.site, plan.manifest, plan.manifest_sha256, detail={"action": plan.action})
+    receipt = ports.receipt(
+        "applied", replica.site, plan.manifest, plan.manifest_sha256, detail={"action": plan.action}
+    )
     if plan.action != "discard":
         receipt = ports.catalog.put_receipt(receipt)
         replica.drop_journals(plan.manifest.version)

@@ -13,7 +13,7 @@ from ..jsonable import dumps, loads
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint directory that held ``version`` when its shards had this fingerprint (see checkpoint.fingerprint)."""
+    """A directory that held ``version`` when its shards had this fingerprint (see checkpoint.fingerprint)."""
 
     policy_sha256: str
     version: int

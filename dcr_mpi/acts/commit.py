@@ -11,9 +11,14 @@ from ..model import Decision
 
 
 def decide(
-    catalog: Catalog, version: int | None = None, *, sites: Sequence[str] | None = None, wait_s: float = 600.0,
-    on_timeout: str = "wait", poll_s: tuple[float, float] = (0.05, 2.0),
-) -> Decision:  # fmt: skip
+    catalog: Catalog,
+    version: int | None = None,
+    *,
+    sites: Sequence[str] | None = None,
+    wait_s: float = 600.0,
+    on_timeout: str = "wait",
+    poll_s: tuple[float, float] = (0.05, 2.0),
+) -> Decision:
     """Commit a version once every site has prepared it; returns the decision that stands.
 
     Parameters
@@ -38,19 +43,29 @@ def decide(
         return standing
     begun = time.monotonic()
     try:
-        manifest, digest = catalog.wait(f"manifest of version {version}", lambda: catalog.manifest(version), wait_s, poll_s)
+        manifest, digest = catalog.wait(
+            f"manifest of version {version}", lambda: catalog.manifest(version), wait_s, poll_s
+        )
         needed = sorted(sites) if sites is not None else sorted(catalog.tiling(manifest.tiling).layouts)
         prepared = {}
         for site in needed:
             left = max(0.0, wait_s - (time.monotonic() - begun))
-            found = catalog.wait(f"prepared receipt of site {site!r} for version {version}",
-                                 lambda site=site: _look(catalog, version, site), left, poll_s)  # type: ignore[misc]  # fmt: skip
+            found = catalog.wait(
+                f"prepared receipt of site {site!r} for version {version}",
+                lambda site=site: _look(catalog, version, site),
+                left,
+                poll_s,
+            )  # type: ignore[misc]
             if isinstance(found, Decision):
                 return found
             receipt, receipt_digest = found
             if receipt.manifest_sha256 != digest:
-                raise Conflict(f"prepared receipt of {site!r}", found=f"manifest {receipt.manifest_sha256[:16]}", expected=digest[:16],
-                               remedy="abort this version (dcr commit --abort) and encode the next")  # fmt: skip
+                raise Conflict(
+                    f"prepared receipt of {site!r}",
+                    found=f"manifest {receipt.manifest_sha256[:16]}",
+                    expected=digest[:16],
+                    remedy="abort this version (dcr commit --abort) and encode the next",
+                )
             check_policy(receipt.policy_sha256, manifest.policy_sha256, f"prepared receipt of {site!r}")
             prepared[site] = receipt_digest
     except NotReady as error:
@@ -75,7 +90,9 @@ def abort(catalog: Catalog, version: int | None = None, reason: str = "asked for
     """
     version = catalog.last_opened() if version is None else version
     if catalog.opened(version) is None:
-        raise NotReady(f"version {version}", found="not opened", expected="a version under way", remedy="look at dcr status")
+        raise NotReady(
+            f"version {version}", found="not opened", expected="a version under way", remedy="look at dcr status"
+        )
     standing = catalog.decision(version)
     if standing is not None:
         return standing

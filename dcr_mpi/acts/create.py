@@ -92,13 +92,21 @@ def _plan(ports: Ports, job: CreateJob, replica: Replica) -> _Plan:
     if record is not None:
         check_policy(record.policy_sha256, policy_sha, f"replica {replica.directory}")
         if record.site != job.site or record.layout_sha256 != sha256(dumps(layout.layout)):
-            raise Conflict(f"replica {replica.directory}", found=f"a replica of site {record.site!r}", expected=f"none, or one of {job.site!r}",
-                           remedy="choose another directory, or remove this one first")  # fmt: skip
+            raise Conflict(
+                f"replica {replica.directory}",
+                found=f"a replica of site {record.site!r}",
+                expected=f"none, or one of {job.site!r}",
+                remedy="choose another directory, or remove this one first",
+            )
         return _Plan(policy_sha, layout, catalog.sealed(record.version)[0], True)
     for shard in layout.layout.shards:
         if (replica.directory / shard.file).exists():
-            raise Conflict(f"{replica.directory / shard.file}", found="a file without a replica record", expected="an empty directory",
-                           remedy="move it away: dcr-mpi never writes over files it did not make")  # fmt: skip
+            raise Conflict(
+                f"{replica.directory / shard.file}",
+                found="a file without a replica record",
+                expected="an empty directory",
+                remedy="move it away: dcr-mpi never writes over files it did not make",
+            )
     if job.source is not None:
         newest, _ = catalog.last_committed(catalog.last_opened())
         manifest = newest if job.version is None else catalog.sealed(job.version)[0]
@@ -113,8 +121,12 @@ def newest_anchor(ports: Ports, version: int | None = None) -> Manifest:
         found = ports.catalog.manifest(number, anchor=True)
         if found is not None:
             return found[0]
-    raise NotReady(f"anchor of policy {ports.catalog.name!r}", found="none in the store", expected="one at or before "
-                   f"version {last}", remedy="publish one at the trainer (dcr init --anchor), or name a checkpoint with --from")  # fmt: skip
+    raise NotReady(
+        f"anchor of policy {ports.catalog.name!r}",
+        found="none in the store",
+        expected=f"one at or before version {last}",
+        remedy="publish one at the trainer (dcr init --anchor), or name a checkpoint with --from",
+    )
 
 
 def _fill(ports: Ports, job: CreateJob, replica: Replica, policy: Policy, plan: _Plan) -> None:
@@ -135,8 +147,12 @@ def _fill(ports: Ports, job: CreateJob, replica: Replica, policy: Policy, plan: 
             lanes = checkpoint_lanes(ports, fresh, policy.tensors)
         for spec, have, want in zip(policy.tensors, lanes, plan.manifest.tensors, strict=True):
             if have != want:
-                raise VerifyFailed(f"tensor {spec.name!r} of the new replica", found=have[:16], expected=f"{want[:16]} of version {plan.manifest.version}",
-                                   remedy="the source is not that version: name the right one; the new shards were removed")  # fmt: skip
+                raise VerifyFailed(
+                    f"tensor {spec.name!r} of the new replica",
+                    found=have[:16],
+                    expected=f"{want[:16]} of version {plan.manifest.version}",
+                    remedy="the source is not that version: name the right one; the new shards were removed",
+                )
     except BaseException:
         target.discard()
         raise
@@ -145,17 +161,25 @@ def _fill(ports: Ports, job: CreateJob, replica: Replica, policy: Policy, plan: 
     if ports.comm.rank == 0:
         files = {s.file: (replica.directory / s.file).stat().st_size for s in layout.shards}
         m = plan.manifest
-        replica.save(ReplicaRecord(job.site, plan.policy_sha256, sha256(dumps(layout)), m.version, m.state, m.tensors, files))
+        replica.save(
+            ReplicaRecord(job.site, plan.policy_sha256, sha256(dumps(layout)), m.version, m.state, m.tensors, files)
+        )
 
 
 def _from_checkpoint(ports: Ports, source: Path, policy: Policy, target: ShardTarget) -> None:
     tiles = [t for t in make_tiles(policy, {}) if target.needs(t.tensor, t.box)]
     placement = Placement(policy.trainer, policy.tensors)
     widths = [dtype(policy.tensors[t.tensor].dtype).word_bytes for t in tiles]
-    progress = ports.events.progress(sum(tile_words(t, policy.tensors) * w for t, w in zip(tiles, widths, strict=True)), "copy")
+    progress = ports.events.progress(
+        sum(tile_words(t, policy.tensors) * w for t, w in zip(tiles, widths, strict=True)), "copy"
+    )
     with Checkpoint(source, policy.trainer) as checkpoint:
         for tile, width in zip(tiles, widths, strict=True):
-            place, size, step = placement.find(tile.tensor, tile.box)[0], tile_words(tile, policy.tensors), _UNIT_BYTES // width
+            place, size, step = (
+                placement.find(tile.tensor, tile.box)[0],
+                tile_words(tile, policy.tensors),
+                _UNIT_BYTES // width,
+            )
             for at in range(0, size, step):
                 words = np.empty(min(step, size - at), f"<u{width}")
                 checkpoint.read(place, at, at + len(words), words)
@@ -173,16 +197,33 @@ def _from_anchor(ports: Ports, job: CreateJob, policy: Policy, manifest: Manifes
 
     def consume(part: int, data: Any) -> None:
         header, buckets = unpack_part(data, f"part {part} of anchor {manifest.version}")
-        if (header.base, header.version, header.index) != (None, manifest.version, part) or header.policy.hex() != manifest.policy_sha256[:32]:
-            raise BaseMismatch(f"part {part} of anchor {manifest.version}", found=f"a part of version {header.version}, base {header.base}",
-                               expected="a part of this anchor", remedy="the store's objects were mixed up: publish the anchor again")  # fmt: skip
+        if (header.base, header.version, header.index) != (
+            None,
+            manifest.version,
+            part,
+        ) or header.policy.hex() != manifest.policy_sha256[:32]:
+            raise BaseMismatch(
+                f"part {part} of anchor {manifest.version}",
+                found=f"a part of version {header.version}, base {header.base}",
+                expected="a part of this anchor",
+                remedy="the store's objects were mixed up: publish the anchor again",
+            )
         for bucket in buckets:
             reader = BucketReader(bucket, anchor=True)
             check_spans(reader, spans[part], names)
             for tile, start, words in _whole_blocks(ports, reader, part):
                 target.put(tiling.tiles[tile].tensor, tiling.tiles[tile].box, start, words)
 
-    relay(ports.comm, manifest.parts, needed, ports.catalog.part, consume, degree=job.degree, window=job.window, moved=progress.add)
+    relay(
+        ports.comm,
+        manifest.parts,
+        needed,
+        ports.catalog.part,
+        consume,
+        degree=job.degree,
+        window=job.window,
+        moved=progress.add,
+    )
     progress.done()
 
 
@@ -193,5 +234,7 @@ def _whole_blocks(ports: Ports, reader: BucketReader, part: int) -> Iterator[tup
     words, _ = reader.decode(np.arange(len(table)), empty, ports.kernels)
     for block in range(len(table)):
         if block_digest(table.view(words, block)) != reader.target[block]:
-            raise CorruptInput(f"part {part} of the anchor, block {block}", found="another digest", expected="the one in the part")
+            raise CorruptInput(
+                f"part {part} of the anchor, block {block}", found="another digest", expected="the one in the part"
+            )
         yield table.spans[table.span[block]].tile, int(table.start[block]), table.view(words, block)

@@ -34,7 +34,7 @@ class EncodeJob:
     base: Path | None
     state_directory: Path
     sites: Sequence[str]
-    codec: CodecSettings = CodecSettings()
+    codec: CodecSettings = field(default_factory=CodecSettings)
     step_attribute: str = "step"
     dtypes: Mapping[str, str] = field(default_factory=dict)
     version: int | None = None
@@ -72,7 +72,9 @@ def encode(ports: Ports, job: EncodeJob) -> Receipt:
     """
     with ports.events.stage("plan"):
         policy = loads(Policy, ports.once("policy", lambda: dumps(ports.catalog.policy()[0])), "policy.json")
-        standing = loads(_Sealed, ports.once("standing version", lambda: dumps(_standing(ports, job))), "standing version")
+        standing = loads(
+            _Sealed, ports.once("standing version", lambda: dumps(_standing(ports, job))), "standing version"
+        )
         if standing.manifest is not None:
             return encoded_receipt(ports, standing.manifest, standing.digest)
         plan = loads(_Plan, ports.once("plan", lambda: dumps(_plan(ports, job, policy))), "plan")
@@ -90,14 +92,33 @@ def encode(ports: Ports, job: EncodeJob) -> Receipt:
             ports.comm.barrier("inventory of all shards")
             if not plan.base_known:
                 _check_base(ports, base, policy, plan.base)
-        header = PartHeader(bytes.fromhex(plan.policy_sha256[:32]), bytes.fromhex(plan.opened.tiling[:32]),
-                            plan.opened.version, plan.opened.base, 0, 0)  # fmt: skip
-        builder = PartBuilder(policy, tiling, base, new, header, job.codec.scheme, ports.kernels,
-                              job.codec.bucket_bytes, job.codec.self_check)  # fmt: skip
+        header = PartHeader(
+            bytes.fromhex(plan.policy_sha256[:32]),
+            bytes.fromhex(plan.opened.tiling[:32]),
+            plan.opened.version,
+            plan.opened.base,
+            0,
+            0,
+        )
+        builder = PartBuilder(
+            policy,
+            tiling,
+            base,
+            new,
+            header,
+            job.codec.scheme,
+            ports.kernels,
+            job.codec.bucket_bytes,
+            job.codec.self_check,
+        )
         published = publish(ports, builder, policy, tiling, plan.opened.version)
     if fingerprint(job.new, policy.trainer) != before:
-        raise CorruptInput(f"checkpoint {job.new}", found="shards that changed while they were read", expected="a finished checkpoint",
-                           remedy="write it to another name and rename it when it is whole, then encode again")  # fmt: skip
+        raise CorruptInput(
+            f"checkpoint {job.new}",
+            found="shards that changed while they were read",
+            expected="a finished checkpoint",
+            remedy="write it to another name and rename it when it is whole, then encode again",
+        )
     manifest = _manifest(policy, plan, published)
     with ports.events.stage("seal"):
         digest = ports.once("manifest", lambda: _seal(ports, job, policy, plan, manifest, before).encode()).decode()
@@ -136,23 +157,35 @@ def _plan(ports: Ports, job: EncodeJob, policy: Policy) -> _Plan:
     undecided = catalog.decision(newest) is None
     version = newest if undecided else newest + 1
     if job.version is not None and job.version != version:
-        raise UsageError("version", found=job.version, expected=f"{version}, the next of this policy",
-                         remedy="leave it out, or look at dcr status")  # fmt: skip
+        raise UsageError(
+            "version",
+            found=job.version,
+            expected=f"{version}, the next of this policy",
+            remedy="leave it out, or look at dcr status",
+        )
     base, _ = catalog.last_committed(version - 1)
     directory, trusted = _base_directory(job, policy, policy_sha, base, known)
     sites = {name: catalog.layout(name) for name in sorted(job.sites)}
     for name, site in sites.items():
         if site.policy_sha256 != policy_sha:
-            raise BaseMismatch(f"layout of site {name!r}", found=f"policy {site.policy_sha256[:16]}", expected=f"{policy_sha[:16]}",
-                               remedy="register the site again under a new name")  # fmt: skip
+            raise BaseMismatch(
+                f"layout of site {name!r}",
+                found=f"policy {site.policy_sha256[:16]}",
+                expected=f"{policy_sha[:16]}",
+                remedy="register the site again under a new name",
+            )
     opened = catalog.opened(version)
     if opened is None:
         tiling = make_tiling(policy, policy_sha, {n: s.layout for n, s in sites.items()}, job.codec)
         digest = catalog.put_tiling(tiling)
         opened = catalog.put_open(Open(policy_sha, version, base.version, base.state, digest, len(tiling.cuts)))
     if (opened.policy_sha256, opened.base, opened.base_state) != (policy_sha, base.version, base.state):
-        raise Conflict(f"version {version}", found=f"opened from base {opened.base} {opened.base_state[:16]}",
-                       expected=f"base {base.version} {base.state[:16]}", remedy="abort it: dcr commit --abort")  # fmt: skip
+        raise Conflict(
+            f"version {version}",
+            found=f"opened from base {opened.base} {opened.base_state[:16]}",
+            expected=f"base {base.version} {base.state[:16]}",
+            remedy="abort it: dcr commit --abort",
+        )
     return _Plan(policy_sha, opened, base, str(directory), trusted, step)
 
 
@@ -160,20 +193,37 @@ def make_tiling(policy: Policy, policy_sha: str, sites: Mapping[str, Layout], co
     """The tiling of a policy for these sites."""
     tiles = make_tiles(policy, sites)
     digests = {name: sha256(dumps(layout)) for name, layout in sites.items()}
-    return Tiling(policy_sha, digests, codec.block, tiles, cut_parts(tiles, policy.tensors, codec.block, codec.part_bytes))
+    return Tiling(
+        policy_sha, digests, codec.block, tiles, cut_parts(tiles, policy.tensors, codec.block, codec.part_bytes)
+    )
 
 
-def _base_directory(job: EncodeJob, policy: Policy, policy_sha: str, base: Manifest, known: Source | None) -> tuple[Path, bool]:
+def _base_directory(
+    job: EncodeJob, policy: Policy, policy_sha: str, base: Manifest, known: Source | None
+) -> tuple[Path, bool]:
     """Where the base is, and whether the record already vouches for its bits."""
-    mine = known if known is not None and (known.policy_sha256, known.version, known.state) == (policy_sha, base.version, base.state) else None
+    mine = (
+        known
+        if known is not None
+        and (known.policy_sha256, known.version, known.state) == (policy_sha, base.version, base.state)
+        else None
+    )
     if job.base is None and mine is None:
-        raise UsageError("base checkpoint", found=f"no record of a directory that holds version {base.version}", expected="one",
-                         remedy="name it with --base; its state digest is checked")  # fmt: skip
+        raise UsageError(
+            "base checkpoint",
+            found=f"no record of a directory that holds version {base.version}",
+            expected="one",
+            remedy="name it with --base; its state digest is checked",
+        )
     directory = job.base if job.base is not None or mine is None else Path(mine.directory)
     check_shard_set(directory, policy.trainer, job.step_attribute, job.dtypes)
     if directory.resolve() == job.new.resolve():
-        raise UsageError("checkpoints", found=f"{directory} as base and as new", expected="two directories",
-                         remedy="keep the baseline until the next version is committed")  # fmt: skip
+        raise UsageError(
+            "checkpoints",
+            found=f"{directory} as base and as new",
+            expected="two directories",
+            remedy="keep the baseline until the next version is committed",
+        )
     vouched = mine is not None and Path(mine.directory).resolve() == directory.resolve()
     files = {name: tuple(stat) for name, stat in fingerprint(directory, policy.trainer).items()}
     return directory.resolve(), vouched and mine is not None and mine.files == files
@@ -183,9 +233,12 @@ def _check_base(ports: Ports, base: Checkpoint, policy: Policy, manifest: Manife
     lanes = checkpoint_lanes(ports, base, policy.tensors, "check base")
     for spec, have, want in zip(policy.tensors, lanes, manifest.tensors, strict=True):
         if have != want:
-            raise BaseMismatch(f"base checkpoint {base.directory}", found=f"tensor {spec.name!r} with digest {have[:16]}",
-                               expected=f"{want[:16]}, as in version {manifest.version}",
-                               remedy=f"give the directory that holds version {manifest.version} with --base")  # fmt: skip
+            raise BaseMismatch(
+                f"base checkpoint {base.directory}",
+                found=f"tensor {spec.name!r} with digest {have[:16]}",
+                expected=f"{want[:16]}, as in version {manifest.version}",
+                remedy=f"give the directory that holds version {manifest.version} with --base",
+            )
 
 
 def _manifest(policy: Policy, plan: _Plan, published: Published) -> Manifest:
@@ -196,25 +249,41 @@ def _manifest(policy: Policy, plan: _Plan, published: Published) -> Manifest:
     return seal(policy, plan.opened, published.entries, lanes, plan.step)
 
 
-def seal(policy: Policy, opened: Open, entries: Sequence[PartEntry], lanes: Sequence[str], step: int | None) -> Manifest:
+def seal(
+    policy: Policy, opened: Open, entries: Sequence[PartEntry], lanes: Sequence[str], step: int | None
+) -> Manifest:
     """The manifest of an opened version: a function of content only, so that every publisher of it writes the same."""
     if [e.index for e in entries] != list(range(opened.parts)):
         raise CorruptInput(f"version {opened.version}", found=f"{len(entries)} parts", expected=f"{opened.parts}")
     return Manifest(
-        policy_sha256=opened.policy_sha256, version=opened.version, base=opened.base, base_state=opened.base_state,
-        state=state_digest(policy.tensors, lanes), tensors=tuple(lanes), tiling=opened.tiling, parts=tuple(entries),
-        elements=sum(e.elements for e in entries), changed=sum(e.changed for e in entries),
+        policy_sha256=opened.policy_sha256,
+        version=opened.version,
+        base=opened.base,
+        base_state=opened.base_state,
+        state=state_digest(policy.tensors, lanes),
+        tensors=tuple(lanes),
+        tiling=opened.tiling,
+        parts=tuple(entries),
+        elements=sum(e.elements for e in entries),
+        changed=sum(e.changed for e in entries),
         dense_bytes=sum(math.prod(t.shape) * dtype(t.dtype).itemsize for t in policy.tensors),
-        payload_bytes=sum(e.size for e in entries), step=step,
-    )  # fmt: skip
+        payload_bytes=sum(e.size for e in entries),
+        step=step,
+    )
 
 
-def _seal(ports: Ports, job: EncodeJob, policy: Policy, plan: _Plan, manifest: Manifest, files: Mapping[str, Sequence[int]]) -> str:
+def _seal(
+    ports: Ports, job: EncodeJob, policy: Policy, plan: _Plan, manifest: Manifest, files: Mapping[str, Sequence[int]]
+) -> str:
     digest = ports.catalog.put_manifest(manifest)
     decision = ports.catalog.decision(manifest.version)
     if decision is not None and not decision.commit:
-        raise Conflict(f"version {manifest.version}", found=f"a decision to abort it ({decision.reason})", expected="none yet",
-                       remedy="encode again: the next version is made from the last committed one")  # fmt: skip
+        raise Conflict(
+            f"version {manifest.version}",
+            found=f"a decision to abort it ({decision.reason})",
+            expected="none yet",
+            remedy="encode again: the next version is made from the last committed one",
+        )
     fixed = {name: tuple(stat) for name, stat in files.items()}
     source = Source(plan.policy_sha256, manifest.version, manifest.state, str(job.new.resolve()), fixed)
     BaselineRecord(job.state_directory).set_pending(source)

@@ -29,7 +29,7 @@ class InitJob:
     checkpoint: Path
     state_directory: Path
     layout: Layout | None = None
-    codec: CodecSettings = CodecSettings()
+    codec: CodecSettings = field(default_factory=CodecSettings)
     anchor: bool = True
     step_attribute: str = "step"
     dtypes: Mapping[str, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ def init_policy(ports: Ports, job: InitJob) -> Receipt:
     Conflict
         The policy exists with other tensors, another layout, or another version 0.
     """
-    catalog, options = ports.catalog, {"step_attribute": job.step_attribute, "dtypes": job.dtypes}
+    options = {"step_attribute": job.step_attribute, "dtypes": job.dtypes}
     raw = ports.once("policy", lambda: dumps(_policy(ports, job)))
     policy, policy_sha = loads(Policy, raw, "policy.json"), sha256(raw)
     with Checkpoint(job.checkpoint, policy.trainer, **options) as checkpoint:
@@ -64,7 +64,9 @@ def init_policy(ports: Ports, job: InitJob) -> Receipt:
         _commit_zero(ports, job, manifest, opened, before)
     digest = sha256(dumps(manifest))
     ports.comm.barrier("version 0")
-    return ports.receipt("init", "trainer", manifest, digest, detail={"tensors": len(policy.tensors), "anchor": job.anchor})
+    return ports.receipt(
+        "init", "trainer", manifest, digest, detail={"tensors": len(policy.tensors), "anchor": job.anchor}
+    )
 
 
 def _policy(ports: Ports, job: InitJob) -> Policy:
@@ -82,7 +84,9 @@ def _register(ports: Ports, policy: Policy, policy_sha: str, state: str, job: In
     return ports.catalog.put_tiling(make_tiling(policy, policy_sha, {}, job.codec))
 
 
-def _anchor(ports: Ports, job: InitJob, policy: Policy, policy_sha: str, checkpoint: Checkpoint, lanes: list[str]) -> None:
+def _anchor(
+    ports: Ports, job: InitJob, policy: Policy, policy_sha: str, checkpoint: Checkpoint, lanes: list[str]
+) -> None:
     """Version 0 whole, coded against nothing, cut for no site: any layout can be filled from it."""
     tiling = make_tiling(policy, policy_sha, {}, job.codec)
     digest = sha256(dumps(tiling))
@@ -90,13 +94,26 @@ def _anchor(ports: Ports, job: InitJob, policy: Policy, policy_sha: str, checkpo
     if ports.comm.rank == 0:
         ports.catalog.put_open(opened, anchor=True)
     header = PartHeader(bytes.fromhex(policy_sha[:32]), bytes.fromhex(digest[:32]), 0, None, 0, 0)
-    builder = PartBuilder(policy, tiling, None, checkpoint, header, job.codec.scheme, ports.kernels,
-                          job.codec.bucket_bytes, job.codec.self_check)  # fmt: skip
+    builder = PartBuilder(
+        policy,
+        tiling,
+        None,
+        checkpoint,
+        header,
+        job.codec.scheme,
+        ports.kernels,
+        job.codec.bucket_bytes,
+        job.codec.self_check,
+    )
     published = publish(ports, builder, policy, tiling, 0, anchor=True)
     have = [(int(a), int(b)) for a, b in published.lanes]
     if have != [lanes_of(text) for text in lanes]:
-        raise VerifyFailed(f"anchor of {job.checkpoint}", found="other words than the state digest was taken of", expected="the same",
-                           remedy="the checkpoint changed while it was read: run init again on a finished one")  # fmt: skip
+        raise VerifyFailed(
+            f"anchor of {job.checkpoint}",
+            found="other words than the state digest was taken of",
+            expected="the same",
+            remedy="the checkpoint changed while it was read: run init again on a finished one",
+        )
     if ports.comm.rank == 0:
         ports.catalog.put_manifest(seal(policy, opened, published.entries, lanes, None), anchor=True)
 

@@ -19,6 +19,7 @@ from ..layout import Place, Placement, Span, geometry_rows, part_spans, tile_reg
 from ..model import Manifest, Policy, Tiling
 from ..wire import PartHeader, unpack_part
 
+
 class Landing:
     """Decodes parts against this rank's shards.
 
@@ -31,9 +32,14 @@ class Landing:
     """
 
     def __init__(
-        self, policy: Policy, tiling: Tiling, manifest: Manifest, replica: Checkpoint, inventories: Mapping[int, Inventory],
+        self,
+        policy: Policy,
+        tiling: Tiling,
+        manifest: Manifest,
+        replica: Checkpoint,
+        inventories: Mapping[int, Inventory],
         kernels: Kernels,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._policy, self._tiling, self._manifest = policy, tiling, manifest
         self._replica, self._kernels = replica, kernels
         self._datasets = {s: {d.path: d for d in inv.datasets} for s, inv in inventories.items()}
@@ -61,10 +67,20 @@ class Landing:
         entry = self._manifest.parts[part]
         header, buckets = unpack_part(data, f"part {entry.index}")
         m = self._manifest
-        bound = PartHeader(bytes.fromhex(m.policy_sha256[:32]), bytes.fromhex(m.tiling[:32]), m.version, m.base, entry.index, len(buckets))
+        bound = PartHeader(
+            bytes.fromhex(m.policy_sha256[:32]),
+            bytes.fromhex(m.tiling[:32]),
+            m.version,
+            m.base,
+            entry.index,
+            len(buckets),
+        )
         if header != bound:
-            raise CorruptInput(f"part {entry.index}", found=f"a part of version {header.version}, base {header.base}, index {header.index}",
-                               expected=f"version {m.version}, base {m.base}, index {entry.index} of this policy and tiling")  # fmt: skip
+            raise CorruptInput(
+                f"part {entry.index}",
+                found=f"a part of version {header.version}, base {header.base}, index {header.index}",
+                expected=f"version {m.version}, base {m.base}, index {entry.index} of this policy and tiling",
+            )
         allowed = part_spans(self._tiling, self._policy.tensors, part)
         names = {s.tile: self._policy.tensors[self._tiling.tiles[s.tile].tensor].dtype for s in allowed}
         patches: dict[int, list[Patch]] = {s: [] for s in shards}
@@ -86,10 +102,17 @@ class Landing:
             have[span.tile] = have.get(span.tile, 0) + span.stop - span.start
         want = {s.tile: s.stop - s.start for s in allowed}
         if have != want:
-            raise CorruptInput(f"part {index}", found=f"{sum(have.values())} words", expected=f"{sum(want.values())}: all of its spans")
+            raise CorruptInput(
+                f"part {index}", found=f"{sum(have.values())} words", expected=f"{sum(want.values())}: all of its spans"
+            )
 
     def _land_copy(
-        self, reader: BucketReader, copy: int, shards: set[int], patches: dict[int, list[Patch]], lanes: dict[int, dict[int, Lanes]]
+        self,
+        reader: BucketReader,
+        copy: int,
+        shards: set[int],
+        patches: dict[int, list[Patch]],
+        lanes: dict[int, dict[int, Lanes]],
     ) -> None:
         """Land a bucket in the ``copy``-th of this rank's places of each of its tiles."""
         table = reader.table
@@ -111,8 +134,12 @@ class Landing:
         target, changes = reader.decode(blocks, base, self._kernels)
         for k, block in enumerate(blocks):
             if block_digest(picked.view(target, k)) != reader.target[block]:
-                raise VerifyFailed(self._where(table, int(block)), found="another digest after decoding", expected="the target's",
-                                   remedy="the part was made wrongly: abort this version and encode it again")  # fmt: skip
+                raise VerifyFailed(
+                    self._where(table, int(block)),
+                    found="another digest after decoding",
+                    expected="the target's",
+                    remedy="the part was made wrongly: abort this version and encode it again",
+                )
         self._count(table, blocks, changes, place_of, lanes)
         self._journal(reader, blocks, picked, target, changes, place_of, patches)
 
@@ -137,11 +164,17 @@ class Landing:
                 raise self._mismatch(reader.table, int(block))
         for span, digest in rest_digests(packed, words, reader.changed[blocks]).items():
             if digest != reader.rest[span]:
-                raise self._mismatch(reader.table, int(np.flatnonzero((reader.table.span == span) & ~reader.changed)[0]))
+                raise self._mismatch(
+                    reader.table, int(np.flatnonzero((reader.table.span == span) & ~reader.changed)[0])
+                )
 
     def _mismatch(self, table: BlockTable, block: int) -> BaseMismatch:
-        return BaseMismatch(self._where(table, block), found="other bytes in the replica", expected=f"those of version {self._manifest.base}",
-                            remedy="the replica is untouched; dcr verify names what differs, and an anchor restores it")  # fmt: skip
+        return BaseMismatch(
+            self._where(table, block),
+            found="other bytes in the replica",
+            expected=f"those of version {self._manifest.base}",
+            remedy="the replica is untouched; dcr verify names what differs, and an anchor restores it",
+        )
 
     def _where(self, table: BlockTable, block: int) -> str:
         tile = self._tiling.tiles[table.spans[table.span[block]].tile]
@@ -150,7 +183,12 @@ class Landing:
         return f"tensor {name!r}, box {tile.start}..{tile.stop}, words {start}..{start + int(table.size[block])}"
 
     def _count(
-        self, table: BlockTable, blocks: np.ndarray, changes: Changes, place_of: Sequence[Place | None], lanes: dict[int, dict[int, Lanes]]
+        self,
+        table: BlockTable,
+        blocks: np.ndarray,
+        changes: Changes,
+        place_of: Sequence[Place | None],
+        lanes: dict[int, dict[int, Lanes]],
     ) -> None:
         """Add the changes to the state digest, once per tile: at the first place that the site keeps it in."""
         regions = [tile_region(self._tiling.tiles[s.tile], self._policy.tensors) for s in table.spans]
@@ -165,9 +203,15 @@ class Landing:
                 mine[tensor] = add(mine.get(tensor, (0, 0)), (int(a), int(b)))
 
     def _journal(
-        self, reader: BucketReader, blocks: np.ndarray, picked: BlockTable, target: np.ndarray, changes: Changes,
-        place_of: Sequence[Place | None], patches: dict[int, list[Patch]],
-    ) -> None:  # fmt: skip
+        self,
+        reader: BucketReader,
+        blocks: np.ndarray,
+        picked: BlockTable,
+        target: np.ndarray,
+        changes: Changes,
+        place_of: Sequence[Place | None],
+        patches: dict[int, list[Patch]],
+    ) -> None:
         at = 0
         for k, block in enumerate(blocks):
             count = int(changes.counts[k])
@@ -186,5 +230,7 @@ class Landing:
             digest = reader.target[block]
             assert digest is not None
             patches[place.shard].append(
-                Patch(number, dataset.offset, where, int(picked.start[k]), int(picked.size[k]), digest, words, gaps, far)
+                Patch(
+                    number, dataset.offset, where, int(picked.start[k]), int(picked.size[k]), digest, words, gaps, far
+                )
             )

@@ -49,9 +49,17 @@ class PartBuilder:
     """
 
     def __init__(
-        self, policy: Policy, tiling: Tiling, base: Checkpoint | None, new: Checkpoint, header: PartHeader,
-        scheme: Scheme, kernels: Kernels, bucket_bytes: int, check: bool,
-    ) -> None:  # fmt: skip
+        self,
+        policy: Policy,
+        tiling: Tiling,
+        base: Checkpoint | None,
+        new: Checkpoint,
+        header: PartHeader,
+        scheme: Scheme,
+        kernels: Kernels,
+        bucket_bytes: int,
+        check: bool,
+    ) -> None:
         self._policy, self._tiling, self._base, self._new = policy, tiling, base, new
         self._header, self._scheme, self._kernels = header, scheme, kernels
         self._bucket_bytes, self._check = bucket_bytes, check
@@ -78,7 +86,9 @@ class PartBuilder:
             else:
                 base = self._read(self._base, table, name)
                 changes = self._kernels.changes(base, new, table.offset, table.size)
-                lanes = self._kernels.state_changes(geometry, changes.counts, changes.positions, changes.old, changes.new)
+                lanes = self._kernels.state_changes(
+                    geometry, changes.counts, changes.positions, changes.old, changes.new
+                )
                 built.changed += len(changes.positions)
             self._add_lanes(built, table, lanes)
             packed = codec.encode(self._scheme, name, table, self._tiling.block, base, new, changes, self._kernels)
@@ -134,10 +144,11 @@ class PartBuilder:
                 if buffer[:size].tobytes() != table.view(new, block).tobytes():
                     raise VerifyFailed(
                         f"tensor {self._policy.tensors[tile.tensor].name!r}, box {tile.start}..{tile.stop}",
-                        found=f"different bytes in {first.dataset!r} of {self._new.path(first.shard)} and {other.dataset!r} of "
-                        f"{self._new.path(other.shard)}",
-                        expected="equal copies", remedy="find out which rank writes a wrong value: nothing was published",
-                    )  # fmt: skip
+                        found=f"different bytes in {first.dataset!r} of {self._new.path(first.shard)} and "
+                        f"{other.dataset!r} of {self._new.path(other.shard)}",
+                        expected="equal copies",
+                        remedy="find out which rank writes a wrong value: nothing was published",
+                    )
 
     def _geometry(self, table: BlockTable) -> np.ndarray:
         regions = [tile_region(self._tiling.tiles[s.tile], self._policy.tensors) for s in table.spans]
@@ -161,8 +172,12 @@ class PartBuilder:
         target, _ = reader.decode(blocks, before, self._kernels)
         for k, block in enumerate(blocks):
             if bool((mine.view(target, k) != reader.table.view(new, block)).any()):
-                raise VerifyFailed("self-check of the encoder", found=f"other words in block {block}", expected="the new checkpoint's",
-                                   remedy="nothing was published; run again with kernels: numpy and report this")  # fmt: skip
+                raise VerifyFailed(
+                    "self-check of the encoder",
+                    found=f"other words in block {block}",
+                    expected="the new checkpoint's",
+                    remedy="nothing was published; run again with kernels: numpy and report this",
+                )
 
 
 def share(sizes: Sequence[int], rank: int, ranks: int) -> range:

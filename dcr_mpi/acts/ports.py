@@ -27,12 +27,27 @@ class Ports:
         return self.comm.broadcast(make() if self.comm.rank == 0 else None, what)
 
     def receipt(
-        self, act: str, subject: str, manifest: Manifest, manifest_sha256: str, *, sizes: Mapping[str, int] | None = None,
+        self,
+        act: str,
+        subject: str,
+        manifest: Manifest,
+        manifest_sha256: str,
+        *,
+        sizes: Mapping[str, int] | None = None,
         detail: Mapping[str, Any] | None = None,
-    ) -> Receipt:  # fmt: skip
+    ) -> Receipt:
         """The receipt of an act on a version, with this rank's stage times."""
         return Receipt(
-            act=act, subject=subject, policy_sha256=manifest.policy_sha256, version=manifest.version, base=manifest.base,
-            manifest_sha256=manifest_sha256, state=manifest.state, ranks=self.comm.size, device=self.kernels.device,
-            seconds=self.events.seconds(), bytes={**self.events.bytes(), **(sizes or {})}, detail=dict(detail or {}),
-        )  # fmt: skip
+            act=act,
+            subject=subject,
+            policy_sha256=manifest.policy_sha256,
+            version=manifest.version,
+            base=manifest.base,
+            manifest_sha256=manifest_sha256,
+            state=manifest.state,
+            ranks=self.comm.size,
+            device=self.kernels.device,
+            seconds=self.events.seconds(),
+            bytes={**self.events.bytes(), **(sizes or {})},
+            detail=dict(detail or {}),
+        )

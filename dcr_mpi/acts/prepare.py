@@ -88,10 +88,18 @@ def check_fits(tiling: Tiling, site: SiteLayout, version: int) -> None:
     """Raise GeometryError unless a version's tiles were cut for this site's registered layout."""
     digest = sha256(dumps(site.layout))
     if tiling.layouts.get(site.site) != digest:
-        have = "cut for sites " + str(sorted(tiling.layouts)) if site.site not in tiling.layouts else "cut for another layout of this site"
-        raise GeometryError(f"version {version}", found=have, expected=f"tiles for {site.site!r} with layout {digest[:16]}",
-                            remedy="let the trainer list this site in its configuration (trainer.sites): the versions encoded "
-                            "from then on fit; until then an anchor brings this site up to date")  # fmt: skip
+        have = (
+            "cut for sites " + str(sorted(tiling.layouts))
+            if site.site not in tiling.layouts
+            else "cut for another layout of this site"
+        )
+        raise GeometryError(
+            f"version {version}",
+            found=have,
+            expected=f"tiles for {site.site!r} with layout {digest[:16]}",
+            remedy="let the trainer list this site in its configuration (trainer.sites): the versions encoded "
+            "from then on fit; until then an anchor brings this site up to date",
+        )
 
 
 def _plan(ports: Ports, job: PrepareJob, replica: Replica) -> _Plan:
@@ -100,13 +108,21 @@ def _plan(ports: Ports, job: PrepareJob, replica: Replica) -> _Plan:
     _, policy_sha = catalog.policy()
     check_policy(record.policy_sha256, policy_sha, f"replica {replica.directory}")
     if record.applying is not None:
-        raise NotReady(f"replica {replica.directory}", found=f"an interrupted apply of version {record.applying}", expected="a whole version",
-                       remedy="run dcr apply: it rolls forward from the journal")  # fmt: skip
+        raise NotReady(
+            f"replica {replica.directory}",
+            found=f"an interrupted apply of version {record.applying}",
+            expected="a whole version",
+            remedy="run dcr apply: it rolls forward from the journal",
+        )
     layout = catalog.layout(job.site)
     digest = sha256(dumps(layout.layout))
     if record.layout_sha256 != digest:
-        raise GeometryError(f"replica {replica.directory}", found=f"layout {record.layout_sha256[:16]}", expected=f"the registered {digest[:16]}",
-                            remedy="create the replica anew, or give the new layout a site name of its own")  # fmt: skip
+        raise GeometryError(
+            f"replica {replica.directory}",
+            found=f"layout {record.layout_sha256[:16]}",
+            expected=f"the registered {digest[:16]}",
+            remedy="create the replica anew, or give the new layout a site name of its own",
+        )
     version = job.version if job.version is not None else next_version(ports, record, job.wait_s, job.poll_s)
     if version is None:
         return _Plan("", None, record, layout)
@@ -115,18 +131,27 @@ def _plan(ports: Ports, job: PrepareJob, replica: Replica) -> _Plan:
     check_policy(manifest.policy_sha256, policy_sha, f"manifest of version {version}")
     decision = catalog.decision(version)
     if decision is not None and not decision.commit:
-        raise Conflict(f"version {version}", found=f"aborted ({decision.reason})", expected="a version to prepare",
-                       remedy="nothing to do: wait for the next version")  # fmt: skip
+        raise Conflict(
+            f"version {version}",
+            found=f"aborted ({decision.reason})",
+            expected="a version to prepare",
+            remedy="nothing to do: wait for the next version",
+        )
     if record.version == version and record.state == manifest.state:
         return _Plan(manifest_sha, None, record, layout)
     if (record.version, record.state) != (manifest.base, manifest.base_state):
-        raise BaseMismatch(f"replica {replica.directory}", found=f"version {record.version}, state {record.state[:16]}",
-                           expected=f"version {manifest.base}, state {manifest.base_state[:16]}: version {version} is made from it",
-                           remedy="let dcr refit choose the next version in the chain, or restore the replica from an anchor")  # fmt: skip
+        raise BaseMismatch(
+            f"replica {replica.directory}",
+            found=f"version {record.version}, state {record.state[:16]}",
+            expected=f"version {manifest.base}, state {manifest.base_state[:16]}: version {version} is made from it",
+            remedy="let dcr refit choose the next version in the chain, or restore the replica from an anchor",
+        )
     return _Plan(manifest_sha, manifest, record, layout)
 
 
-def next_version(ports: Ports, record: ReplicaRecord, wait_s: float = 0.0, poll_s: tuple[float, float] = (0.05, 2.0)) -> int | None:
+def next_version(
+    ports: Ports, record: ReplicaRecord, wait_s: float = 0.0, poll_s: tuple[float, float] = (0.05, 2.0)
+) -> int | None:
     """The version after a replica's: the first later one that was not aborted; None where there is none (yet)."""
 
     def look() -> int | None:
@@ -141,7 +166,9 @@ def next_version(ports: Ports, record: ReplicaRecord, wait_s: float = 0.0, poll_
     return ports.catalog.wait(f"a version after {record.version}", look, wait_s, poll_s)
 
 
-def _receive(ports: Ports, job: PrepareJob, replica: Replica, policy: Policy, tiling: Tiling, plan: _Plan) -> np.ndarray:
+def _receive(
+    ports: Ports, job: PrepareJob, replica: Replica, policy: Policy, tiling: Tiling, plan: _Plan
+) -> np.ndarray:
     """Relay and journal; returns the summed lanes of all ranks, uint64 (tensors, 2)."""
     manifest = plan.manifest
     assert manifest is not None
@@ -156,7 +183,10 @@ def _receive(ports: Ports, job: PrepareJob, replica: Replica, policy: Policy, ti
                 binding = replica.binding(plan.manifest_sha256, inventories[shard])
                 journals[shard] = JournalWriter(replica.journal(manifest.version, shard), binding)
             landing = Landing(policy, tiling, manifest, checkpoint, inventories, ports.kernels)
-            missing = [landing.shards_of(k) - {s for s, j in journals.items() if k in j.done} for k in range(len(manifest.parts))]
+            missing = [
+                landing.shards_of(k) - {s for s, j in journals.items() if k in j.done}
+                for k in range(len(manifest.parts))
+            ]
             total = sum(e.size for e, shards in zip(manifest.parts, missing, strict=True) if shards)
             progress = ports.events.progress(total, "refit")
 
@@ -168,8 +198,16 @@ def _receive(ports: Ports, job: PrepareJob, replica: Replica, policy: Policy, ti
                         journals[shard].append(part, frame)
 
             with ports.events.stage("relay"):
-                moved = relay(ports.comm, manifest.parts, [bool(m) for m in missing], ports.catalog.part, consume,
-                              degree=job.degree, window=job.window, moved=progress.add)  # fmt: skip
+                moved = relay(
+                    ports.comm,
+                    manifest.parts,
+                    [bool(m) for m in missing],
+                    ports.catalog.part,
+                    consume,
+                    degree=job.degree,
+                    window=job.window,
+                    moved=progress.add,
+                )
             ports.events.emit("relayed", version=manifest.version, **moved)
             with ports.events.stage("journal"):
                 for writer in journals.values():
@@ -198,16 +236,24 @@ def _check_state(policy: Policy, record: ReplicaRecord, manifest: Manifest, move
     for spec, base, target, (a, b) in zip(policy.tensors, record.tensors, manifest.tensors, moved, strict=True):
         have = lanes_hex(add(lanes_of(base), (int(a), int(b))))
         if have != target:
-            raise VerifyFailed(f"tensor {spec.name!r} of version {manifest.version}", found=f"digest {have[:16]} after decoding",
-                               expected=f"{target[:16]}, as the manifest says",
-                               remedy="the replica is untouched: abort this version and encode it again")  # fmt: skip
+            raise VerifyFailed(
+                f"tensor {spec.name!r} of version {manifest.version}",
+                found=f"digest {have[:16]} after decoding",
+                expected=f"{target[:16]}, as the manifest says",
+                remedy="the replica is untouched: abort this version and encode it again",
+            )
 
 
 def _seal(ports: Ports, replica: Replica, plan: _Plan, tiling: Tiling) -> Receipt:
     """Rank 0, once every rank's journals are durable: the local receipt, then the store's."""
     manifest = plan.manifest
     assert manifest is not None
-    receipt = ports.receipt("prepared", replica.site, manifest, plan.manifest_sha256,
-                            detail={"layout": tiling.layouts[replica.site], "shards": len(plan.layout.layout.shards)})  # fmt: skip
+    receipt = ports.receipt(
+        "prepared",
+        replica.site,
+        manifest,
+        plan.manifest_sha256,
+        detail={"layout": tiling.layouts[replica.site], "shards": len(plan.layout.layout.shards)},
+    )
     durable.replace(str(replica.prepared(manifest.version)), dumps(receipt))
     return ports.catalog.put_receipt(receipt)

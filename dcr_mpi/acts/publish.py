@@ -55,7 +55,9 @@ def part_bytes(tiling: Tiling, policy: Policy, part: int) -> int:
     )
 
 
-def publish(ports: Ports, builder: PartBuilder, policy: Policy, tiling: Tiling, version: int, *, anchor: bool = False) -> Published:
+def publish(
+    ports: Ports, builder: PartBuilder, policy: Policy, tiling: Tiling, version: int, *, anchor: bool = False
+) -> Published:
     """Build this rank's share of the parts and put them, each uploading while the next is built.
 
     Raises
@@ -86,7 +88,9 @@ def publish(ports: Ports, builder: PartBuilder, policy: Policy, tiling: Tiling, 
     progress.done()
     gathered = ports.comm.allgather(dumps(entries), "parts of all ranks")
     every = [e for raw in gathered for e in loads(tuple[PartEntry, ...], raw, "parts of a rank")]  # type: ignore[arg-type]
-    return Published(tuple(sorted(every, key=lambda e: e.index)), ports.comm.sum(lanes, "state digest of the new version"))
+    return Published(
+        tuple(sorted(every, key=lambda e: e.index)), ports.comm.sum(lanes, "state digest of the new version")
+    )
 
 
 def _entry(ports: Ports, built: Built, version: int, index: int, anchor: bool) -> PartEntry:
@@ -97,5 +101,9 @@ def _entry(ports: Ports, built: Built, version: int, index: int, anchor: bool) -
 
 def _put(ports: Ports, entry: PartEntry, data: bytes) -> None:
     if not ports.catalog.store.put_once(entry.key, data):
-        raise Conflict(f"part {entry.key}", found="other bytes under a key made of these bytes' digest", expected="these bytes",
-                       remedy="the store changed an object: look at who may write to it, then delete that key and run again")  # fmt: skip
+        raise Conflict(
+            f"part {entry.key}",
+            found="other bytes under a key made of these bytes' digest",
+            expected="these bytes",
+            remedy="the store changed an object: look at who may write to it, then delete that key and run again",
+        )

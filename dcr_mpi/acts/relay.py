@@ -8,7 +8,7 @@ thread consumes it (numba and the digests leave the interpreter's lock) and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -24,9 +24,16 @@ Consume = Callable[[int, Any], None]
 
 
 def relay(
-    comm: Comm, entries: Sequence[PartEntry], needed: Sequence[bool], fetch: Fetch, consume: Consume, *, degree: int, window: int,
+    comm: Comm,
+    entries: Sequence[PartEntry],
+    needed: Sequence[bool],
+    fetch: Fetch,
+    consume: Consume,
+    *,
+    degree: int,
+    window: int,
     moved: Callable[[int], None] = lambda _: None,
-) -> dict[str, int]:  # fmt: skip
+) -> dict[str, int]:
     """Bring each part to the ranks that need it.
 
     Parameters
@@ -54,38 +61,15 @@ def relay(
     DcrError
         What fetch or consume raised, the part named; PeerFailed where another rank failed or fell silent.
     """
-    want = np.array(
-        [np.frombuffer(bits, np.uint8) for bits in comm.allgather(np.packbits(needed).tobytes(), "relay plan")]
-    )
-    members = np.unpackbits(want, axis=1)[:, : len(entries)].astype(bool)
-    tally = {"fetched": 0, "received": 0, "sent": 0}
-    ahead = iter([(i, r) for i in range(len(entries)) if (r := _place(comm, i, members[:, i], degree)) is not None])
-    active: list[_Passage] = []
+    plans = comm.allgather(np.packbits(np.asarray(needed, bool)).tobytes(), "relay plan")
+    bits = np.array([np.frombuffer(plan, np.uint8) for plan in plans])
+    members = np.unpackbits(bits, axis=1)[:, : len(entries)].astype(bool)
     with ThreadPoolExecutor(window, "fetch") as fetchers, ThreadPoolExecutor(1, "consume") as consumer:
-
-        def turn() -> bool:
-            """One look at everything in hand; True when all is done."""
-            moving = True
-            while moving:
-                moving = False
-                for passage in list(active):
-                    if passage.advance():
-                        active.remove(passage)
-                        moved(entries[passage.index].size)
-                        moving = True
-                while len(active) < window and (following := next(ahead, None)) is not None:
-                    index, place = following
-                    active.append(_Passage(comm, index, entries[index], place, bool(needed[index]), fetchers, consumer, fetch, consume, tally))
-                    moving = True
-            return not active
-
-        # The time-out is for silence: each poll waits for one part, not for all of them.
-        finished = turn()
-        while not finished:
-            before = len(active), active[0].index
-            comm.poll(lambda: turn() or (len(active), active[0].index) != before, f"relay of part {entries[active[0].index].index}")
-            finished = not active
-    return tally
+        job = _Job(comm, entries, needed, fetch, consume, fetchers, consumer)
+        ahead = (
+            (k, place) for k in range(len(entries)) if (place := _place(comm, k, members[:, k], degree)) is not None
+        )
+        return job.run(ahead, window, moved)
 
 
 def _place(comm: Comm, index: int, wanted: np.ndarray, degree: int) -> Route | None:
@@ -93,25 +77,63 @@ def _place(comm: Comm, index: int, wanted: np.ndarray, degree: int) -> Route | N
     return route(comm.rank, index % comm.size, owners, degree, index) if owners else None
 
 
+class _Job:
+    """Everything in hand on this rank."""
+
+    def __init__(
+        self,
+        comm: Comm,
+        entries: Sequence[PartEntry],
+        needed: Sequence[bool],
+        fetch: Fetch,
+        consume: Consume,
+        fetchers: ThreadPoolExecutor,
+        consumer: ThreadPoolExecutor,
+    ) -> None:
+        self.comm, self.entries, self.needed = comm, entries, needed
+        self.fetch, self.consume, self.fetchers, self.consumer = fetch, consume, fetchers, consumer
+        self.tally = {"fetched": 0, "received": 0, "sent": 0}
+        self._active: list[_Passage] = []
+        self._finished = 0
+
+    def run(self, ahead: Iterator[tuple[int, Route]], window: int, moved: Callable[[int], None]) -> dict[str, int]:
+        self._fill(ahead, window)
+        while self._active:
+            # The time-out is for silence: each poll waits for the next part to leave, not for all of them.
+            self.comm.poll(lambda: self._turn(moved), f"relay of part {self.entries[self._active[0].index].index}")
+            self._fill(ahead, window)
+        return self.tally
+
+    def _fill(self, ahead: Iterator[tuple[int, Route]], window: int) -> None:
+        while len(self._active) < window and (following := next(ahead, None)) is not None:
+            self._active.append(_Passage(self, *following))
+
+    def _turn(self, moved: Callable[[int], None]) -> bool:
+        """One look at everything in hand; True when a part left."""
+        gone = [passage for passage in self._active if passage.advance()]
+        for passage in gone:
+            self._active.remove(passage)
+            moved(self.entries[passage.index].size)
+        return bool(gone)
+
+
 class _Passage:
     """One part on its way through this rank."""
 
-    def __init__(
-        self, comm: Comm, index: int, entry: PartEntry, place: Route, needed: bool, fetchers: ThreadPoolExecutor,
-        consumer: ThreadPoolExecutor, fetch: Fetch, consume: Consume, tally: dict[str, int],
-    ) -> None:  # fmt: skip
-        self.index = index
-        self._comm, self._entry, self._place, self._needed = comm, entry, place, needed
-        self._consumer, self._consume, self._tally = consumer, consume, tally
-        self._fetching: Future[bytes] | None = fetchers.submit(fetch, entry) if place.parent is None else None
-        self._receiving = comm.receive(place.parent, entry.index, entry.size) if place.parent is not None else None
+    def __init__(self, job: _Job, index: int, place: Route) -> None:
+        self._job, self.index, self._place, self._entry = job, index, place, job.entries[index]
+        self._fetching: Future[bytes] | None = None
+        self._receiving: Transfer | None = None
+        if place.parent is None:
+            self._fetching = job.fetchers.submit(job.fetch, self._entry)
+        else:
+            self._receiving = job.comm.receive(place.parent, self._entry.index, self._entry.size)
         self._sending: list[Transfer] = []
         self._consuming: Future[None] | None = None
-        self._arrived = False
 
     def advance(self) -> bool:
         """Do what can be done now; True once the part has left this rank."""
-        if not self._arrived and not self._arrive():
+        if (self._fetching or self._receiving) and not self._arrive():
             return False
         if not all([sending.test() for sending in self._sending]):
             return False
@@ -127,18 +149,18 @@ class _Passage:
             if not self._fetching.done():
                 return False
             data = _result(self._fetching, self._entry)
-            self._tally["fetched"] += len(data)
+            self._job.tally["fetched"] += len(data)
         else:
             assert self._receiving is not None
             if not self._receiving.test():
                 return False
             data = self._receiving.data
-            self._tally["received"] += len(data)
-        self._sending = [self._comm.send(child, self._entry.index, data) for child in self._place.children]
-        self._tally["sent"] += len(data) * len(self._sending)
-        if self._needed:
-            self._consuming = self._consumer.submit(self._consume, self.index, data)
-        self._arrived, self._fetching, self._receiving = True, None, None
+            self._job.tally["received"] += len(data)
+        self._sending = [self._job.comm.send(child, self._entry.index, data) for child in self._place.children]
+        self._job.tally["sent"] += len(data) * len(self._sending)
+        if self._job.needed[self.index]:
+            self._consuming = self._job.consumer.submit(self._job.consume, self.index, data)
+        self._fetching = self._receiving = None
         return True
 
 
@@ -146,8 +168,7 @@ def _result(future: Future[Any], entry: PartEntry) -> Any:
     """A worker's result; its error is raised with the part's name in it."""
     try:
         return future.result()
-    except PeerFailed:
-        raise
     except DcrError as error:
-        error.args = (f"part {entry.index}: {error}",)
+        if not isinstance(error, PeerFailed):
+            error.args = (f"part {entry.index}: {error}",)
         raise

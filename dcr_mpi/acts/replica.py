@@ -36,11 +36,19 @@ class Replica:
     def need(self) -> ReplicaRecord:
         record = self.record()
         if record is None:
-            raise NotReady(f"replica {self.directory}", found="no record of it", expected="a replica of a committed version",
-                           remedy=f"create it: dcr init --site {self.site}")  # fmt: skip
+            raise NotReady(
+                f"replica {self.directory}",
+                found="no record of it",
+                expected="a replica of a committed version",
+                remedy=f"create it: dcr init --site {self.site}",
+            )
         if record.site != self.site:
-            raise BaseMismatch(f"replica {self.directory}", found=f"the replica of site {record.site!r}", expected=repr(self.site),
-                               remedy="one directory per site: check the configuration")  # fmt: skip
+            raise BaseMismatch(
+                f"replica {self.directory}",
+                found=f"the replica of site {record.site!r}",
+                expected=repr(self.site),
+                remedy="one directory per site: check the configuration",
+            )
         return record
 
     def save(self, record: ReplicaRecord) -> None:
@@ -75,8 +83,12 @@ class Replica:
     def check_size(self, found: Inventory, record: ReplicaRecord) -> None:
         """Raise CorruptInput where a shard is not of the size that it had when the replica was made."""
         if record.files.get(found.file) != found.size:
-            raise CorruptInput(f"replica shard {found.path}", found=f"{found.size} bytes", expected=f"{record.files.get(found.file)}",
-                               remedy="somebody changed it: create the replica anew from an anchor")  # fmt: skip
+            raise CorruptInput(
+                f"replica shard {found.path}",
+                found=f"{found.size} bytes",
+                expected=f"{record.files.get(found.file)}",
+                remedy="somebody changed it: create the replica anew from an anchor",
+            )
 
     def binding(self, manifest_sha256: str, found: Inventory) -> Binding:
         return Binding(manifest_sha256, found.file, geometry_sha256(found))

@@ -30,7 +30,9 @@ class _Unit:
     bytes: int
 
 
-def checkpoint_lanes(ports: Ports, checkpoint: Checkpoint, tensors: Sequence[TensorSpec], label: str = "verify") -> list[str]:
+def checkpoint_lanes(
+    ports: Ports, checkpoint: Checkpoint, tensors: Sequence[TensorSpec], label: str = "verify"
+) -> list[str]:
     """State digest lanes of every tensor, as hex, in the tensors' order, the same on every rank.
 
     Every place of every tile is read; where a layout keeps a tile more than once, all copies must be equal.
@@ -67,9 +69,10 @@ def checkpoint_lanes(ports: Ports, checkpoint: Checkpoint, tensors: Sequence[Ten
             files = [f"{p.dataset!r} of {checkpoint.path(p.shard)}" for p in (first, other)]
             raise VerifyFailed(
                 f"tensor {tensors[tiles[tile].tensor].name!r}, box {tiles[tile].start}..{tiles[tile].stop}",
-                found=f"different bytes in {files[0]} and {files[1]}", expected="equal copies",
+                found=f"different bytes in {files[0]} and {files[1]}",
+                expected="equal copies",
                 remedy="find out which writer is wrong: a replicated tensor has one value",
-            )  # fmt: skip
+            )
     return [lanes_hex((int(a), int(b))) for a, b in sums[: len(tensors)]]
 
 

@@ -21,7 +21,9 @@ from ..region import Region, region_of
 class ShardTarget:
     """This rank's new shards: takes words of tiles and puts them wherever the layout keeps them."""
 
-    def __init__(self, directory: Path, layout: Layout, policy: Policy, mine: Sequence[int], step: int | None = None) -> None:
+    def __init__(
+        self, directory: Path, layout: Layout, policy: Policy, mine: Sequence[int], step: int | None = None
+    ) -> None:
         self._directory, self._layout, self._policy, self._mine = directory, layout, policy, list(mine)
         self._fds: dict[int, int] = {}
         self._datasets = {}
@@ -41,18 +43,22 @@ class ShardTarget:
                     self._pieces.setdefault(piece.tensor, []).append((shard, dataset, piece))
 
     def needs(self, tensor: int, box: Box) -> bool:
-        return any(p.canonical.meet(box) is not None for _, _, p in self._pieces.get(self._policy.tensors[tensor].name, []))
+        return any(
+            p.canonical.meet(box) is not None for _, _, p in self._pieces.get(self._policy.tensors[tensor].name, [])
+        )
 
     def put(self, tensor: int, box: Box, start: int, words: np.ndarray) -> None:
-        """Put words ``start...`` (in the row-major order of ``box``) of a tensor's box into every piece that meets it."""
+        """Put words ``start...`` of a tensor's box (in its row-major order) into every piece that meets it."""
         spec = self._policy.tensors[tensor]
         per = dtype(spec.dtype).words
         for shard, layout, piece in self._pieces.get(spec.name, []):
             common = piece.canonical.meet(box)
             if common is None:
                 continue
-            inside = Box(tuple(a - o for a, o in zip(common.start, box.start, strict=True)),
-                         tuple(b - o for b, o in zip(common.stop, box.start, strict=True)))  # fmt: skip
+            inside = Box(
+                tuple(a - o for a, o in zip(common.start, box.start, strict=True)),
+                tuple(b - o for b, o in zip(common.stop, box.start, strict=True)),
+            )
             source = region_of(word_box(inside, per), box.shape if per == 1 else (*box.shape, per))
             low, high = first_at(source, start), first_at(source, start + len(words))
             if low >= high:
@@ -76,7 +82,9 @@ class ShardTarget:
         """Give the shards their names."""
         self._close()
         for shard in self._mine:
-            durable.rename(str(self._directory / self._layout.shards[shard].file), str(self._directory / layout.shards[shard].file))
+            durable.rename(
+                str(self._directory / self._layout.shards[shard].file), str(self._directory / layout.shards[shard].file)
+            )
 
     def discard(self) -> None:
         self._close()

@@ -31,8 +31,15 @@ Result = dict[str, Any]
 
 def codec_settings(config: Config) -> CodecSettings:
     c = config.codec
-    return CodecSettings(c.positions, c.values, c.level if c.entropy == "zstd" else None, c.block,  # type: ignore[arg-type]
-                         int(c.bucket_mib * (1 << 20)), int(c.part_mib * (1 << 20)), c.self_check)  # fmt: skip
+    return CodecSettings(
+        c.positions,
+        c.values,
+        c.level if c.entropy == "zstd" else None,
+        c.block,  # type: ignore[arg-type]
+        int(c.bucket_mib * (1 << 20)),
+        int(c.part_mib * (1 << 20)),
+        c.self_check,
+    )
 
 
 def read_layout(path: Path | None) -> Layout | None:
@@ -47,14 +54,27 @@ def read_layout(path: Path | None) -> Layout | None:
 
 def site_of(config: Config, name: str) -> SiteConfig:
     if name not in config.sites:
-        raise UsageError("site", found=repr(name), expected=f"one of {sorted(config.sites)}", remedy="add it under sites: in the configuration")
+        raise UsageError(
+            "site",
+            found=repr(name),
+            expected=f"one of {sorted(config.sites)}",
+            remedy="add it under sites: in the configuration",
+        )
     return config.sites[name]
 
 
 def cmd_init(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
     t = config.trainer
     if args.checkpoint is not None:
-        job = InitJob(args.checkpoint, t.state, read_layout(t.layout), codec_settings(config), not args.no_anchor, t.step_attribute, t.dtypes)
+        job = InitJob(
+            args.checkpoint,
+            t.state,
+            read_layout(t.layout),
+            codec_settings(config),
+            not args.no_anchor,
+            t.step_attribute,
+            t.dtypes,
+        )
         return to_plain(init_policy(ports, job))
     site = site_of(config, args.site)
     ports.once("registration", lambda: dumps(register_site(ports, args.site, read_layout(site.layout))))
@@ -62,7 +82,13 @@ def cmd_init(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
         return {"act": "registered", "site": args.site}
     job = CreateJob(args.site, site.replica, args.source, None, config.relay.degree, config.relay.window)
     record = create_replica(ports, job)
-    return {"act": "created", "site": args.site, "version": record.version, "state": record.state, "seconds": ports.events.seconds()}
+    return {
+        "act": "created",
+        "site": args.site,
+        "version": record.version,
+        "state": record.state,
+        "seconds": ports.events.seconds(),
+    }
 
 
 def cmd_encode(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
@@ -116,14 +142,20 @@ def cmd_commit(ports: Ports, config: Config, args: argparse.Namespace) -> Result
 
     result = _plain(ports.once("decision", act))
     if result["commit"] == (args.abort is not None):
-        raise Conflict(f"version {result['version']}", found="a commit" if result["commit"] else f"an abort ({result['reason']})",
-                       expected="the decision that was asked for", remedy="a decision is final: go on with the next version")  # fmt: skip
+        raise Conflict(
+            f"version {result['version']}",
+            found="a commit" if result["commit"] else f"an abort ({result['reason']})",
+            expected="the decision that was asked for",
+            remedy="a decision is final: go on with the next version",
+        )
     return {"act": "committed" if result["commit"] else "aborted", **result}
 
 
 def cmd_apply(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
     poll = (config.commit.poll_s[0], config.commit.poll_s[1])
-    job = ApplyJob(args.site, site_of(config, args.site).replica, args.number, args.wait, poll, config.apply.verify == "full")
+    job = ApplyJob(
+        args.site, site_of(config, args.site).replica, args.number, args.wait, poll, config.apply.verify == "full"
+    )
     return to_plain(apply(ports, job))
 
 
@@ -135,27 +167,49 @@ def cmd_verify(ports: Ports, config: Config, args: argparse.Namespace) -> Result
         replica = Replica(site_of(config, args.site).replica, args.site)
         record = replica.need()
         if record.applying is not None:
-            raise NotReady(f"replica {replica.directory}", found=f"an interrupted apply of version {record.applying}", expected="a whole version",
-                           remedy="run dcr apply first")  # fmt: skip
+            raise NotReady(
+                f"replica {replica.directory}",
+                found=f"an interrupted apply of version {record.applying}",
+                expected="a whole version",
+                remedy="run dcr apply first",
+            )
         version = record.version if args.number is None else args.number
         layout = loads(Layout, ports.once("layout", lambda: dumps(ports.catalog.layout(args.site).layout)), "layout")
         checkpoint, subject = replica.checkpoint(layout), f"replica {replica.directory}"
     else:
-        newest = ports.once("newest", lambda: dumps(ports.catalog.last_committed(ports.catalog.last_opened())[0].version))
+        newest = ports.once(
+            "newest", lambda: dumps(ports.catalog.last_committed(ports.catalog.last_opened())[0].version)
+        )
         version = int(newest) if args.number is None else args.number
         t = config.trainer
-        checkpoint, subject = Checkpoint(args.checkpoint, policy.trainer, t.step_attribute, t.dtypes), f"checkpoint {args.checkpoint}"
+        checkpoint, subject = (
+            Checkpoint(args.checkpoint, policy.trainer, t.step_attribute, t.dtypes),
+            f"checkpoint {args.checkpoint}",
+        )
     want = _plain(ports.once("manifest", lambda: dumps(ports.catalog.sealed(version)[0])))
     with checkpoint, ports.events.stage("verify"):
         lanes = checkpoint_lanes(ports, checkpoint, policy.tensors)
-    wrong = [t.name for t, have, expected in zip(policy.tensors, lanes, want["tensors"], strict=True) if have != expected]
+    wrong = [
+        t.name for t, have, expected in zip(policy.tensors, lanes, want["tensors"], strict=True) if have != expected
+    ]
     if wrong:
-        raise VerifyFailed(subject, found=f"{len(wrong)} tensors with other bits: {wrong[:5]}", expected=f"the bits of version {version}",
-                           remedy="restore it from an anchor; if it is a training checkpoint, look which step it is")  # fmt: skip
+        raise VerifyFailed(
+            subject,
+            found=f"{len(wrong)} tensors with other bits: {wrong[:5]}",
+            expected=f"the bits of version {version}",
+            remedy="restore it from an anchor; if it is a training checkpoint, look which step it is",
+        )
     state = state_digest(policy.tensors, lanes)
     if state != want["state"]:
         raise BaseMismatch(subject, found=state, expected=want["state"])
-    return {"act": "verified", "subject": subject, "version": version, "state": state, "tensors": len(lanes), "seconds": ports.events.seconds()}
+    return {
+        "act": "verified",
+        "subject": subject,
+        "version": version,
+        "state": state,
+        "tensors": len(lanes),
+        "seconds": ports.events.seconds(),
+    }
 
 
 def cmd_status(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
@@ -184,6 +238,12 @@ def _plain(raw: bytes) -> Result:
 
 
 COMMANDS: dict[str, Callable[[Ports, Config, argparse.Namespace], Result]] = {
-    "init": cmd_init, "encode": cmd_encode, "refit": cmd_refit, "commit": cmd_commit, "apply": cmd_apply,
-    "verify": cmd_verify, "status": cmd_status, "run": cmd_run,
-}  # fmt: skip
+    "init": cmd_init,
+    "encode": cmd_encode,
+    "refit": cmd_refit,
+    "commit": cmd_commit,
+    "apply": cmd_apply,
+    "verify": cmd_verify,
+    "status": cmd_status,
+    "run": cmd_run,
+}

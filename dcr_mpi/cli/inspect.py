@@ -49,7 +49,9 @@ def inspect(path: Path) -> dict[str, Any]:
     try:
         return {"kind": "object", "content": json.loads(raw)}
     except ValueError:
-        raise CorruptInput(str(path), found=f"first bytes {magic!r}", expected="a shard (HDF5), a part, a journal or a JSON object") from None
+        raise CorruptInput(
+            str(path), found=f"first bytes {magic!r}", expected="a shard (HDF5), a part, a journal or a JSON object"
+        ) from None
 
 
 def _part(raw: bytes, what: str) -> dict[str, Any]:
@@ -58,12 +60,26 @@ def _part(raw: bytes, what: str) -> dict[str, Any]:
     for bucket in buckets:
         reader = BucketReader(bucket, anchor=header.base is None)
         table = reader.table
-        rows.append({
-            "dtype": reader.dtype.name, "values": reader.values, "block": reader.block, "blocks": len(table),
-            "changed_blocks": int(reader.changed.sum()), "dense_blocks": int(reader.dense.sum()),
-            "words": int(table.size.sum()), "dense_bytes": int(table.size.sum()) * dtype(reader.dtype.name).word_bytes,
-            "spans": [{"tile": s.tile, "start": s.start, "stop": s.stop} for s in table.spans],
-            "streams": {str(k): {"bytes": len(v.data), "unpacked": v.length} for k, v in bucket.streams.items()},  # type: ignore[union-attr]
-        })  # fmt: skip
-    return {"policy": header.policy.hex(), "tiling": header.tiling.hex(), "version": header.version, "base": header.base,
-            "index": header.index, "bytes": len(raw), "buckets": rows}  # fmt: skip
+        rows.append(
+            {
+                "dtype": reader.dtype.name,
+                "values": reader.values,
+                "block": reader.block,
+                "blocks": len(table),
+                "changed_blocks": int(reader.changed.sum()),
+                "dense_blocks": int(reader.dense.sum()),
+                "words": int(table.size.sum()),
+                "dense_bytes": int(table.size.sum()) * dtype(reader.dtype.name).word_bytes,
+                "spans": [{"tile": s.tile, "start": s.start, "stop": s.stop} for s in table.spans],
+                "streams": {str(k): {"bytes": len(v.data), "unpacked": v.length} for k, v in bucket.streams.items()},  # type: ignore[union-attr]
+            }
+        )
+    return {
+        "policy": header.policy.hex(),
+        "tiling": header.tiling.hex(),
+        "version": header.version,
+        "base": header.base,
+        "index": header.index,
+        "bytes": len(raw),
+        "buckets": rows,
+    }

@@ -36,7 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         ranks = comm.start(config.relay.timeout_s, int(config.relay.chunk_mib * (1 << 20)), config.ranks)
         return comm.run(ranks, lambda: _act(args, config, ranks))
     except MemoryError:
-        return _fail(ResourceError("memory", found="none left", expected="a few parts per rank", remedy="lower codec.part_mib or relay.window"))
+        return _fail(
+            ResourceError(
+                "memory",
+                found="none left",
+                expected="a few parts per rank",
+                remedy="lower codec.part_mib or relay.window",
+            )
+        )
     except DcrError as error:
         return _fail(error)
     except KeyboardInterrupt:
@@ -46,7 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _preempt(number: int, frame: FrameType | None) -> None:
     """Everything done so far is durable or redone by the next run, so stopping is raising."""
-    raise Preempted(signal.Signals(number).name, found="the scheduler's signal to stop", remedy="run the same command again: it goes on from here")
+    raise Preempted(
+        signal.Signals(number).name,
+        found="the scheduler's signal to stop",
+        remedy="run the same command again: it goes on from here",
+    )
 
 
 def _fail(error: DcrError) -> int:
@@ -96,17 +107,36 @@ def _synth(args: argparse.Namespace) -> dict[str, Any]:
     from .. import synth
 
     if not 0 < args.changed < 1 or args.step < 0:
-        raise UsageError("synth", found=f"--changed {args.changed} --step {args.step}", expected="a fraction between 0 and 1, a step of 0 or more")
+        raise UsageError(
+            "synth",
+            found=f"--changed {args.changed} --step {args.step}",
+            expected="a fraction between 0 and 1, a step of 0 or more",
+        )
     shape = synth.TINY if args.size == "tiny" else synth.Shape()
-    if shape.groups % args.shards or shape.experts % args.shards or shape.padded % args.shards or shape.site_padded % args.site_shards:
-        raise UsageError("shards", found=f"{args.shards} and {args.site_shards}", expected="numbers that divide the model's groups and experts")
+    if (
+        shape.groups % args.shards
+        or shape.experts % args.shards
+        or shape.padded % args.shards
+        or shape.site_padded % args.site_shards
+    ):
+        raise UsageError(
+            "shards",
+            found=f"{args.shards} and {args.site_shards}",
+            expected="numbers that divide the model's groups and experts",
+        )
     where: Path = args.out / f"step-{args.step:06d}"
     layouts = synth.layouts(shape, ["site"], args.shards, args.site_shards)
     durable.make_dirs(args.out / "layouts")
     for name, layout in layouts.items():
         durable.replace(args.out / "layouts" / f"{name}.json", dumps(layout))
     synth.write_checkpoint(where, layouts["trainer"], args.step, changed=args.changed, law=args.law, seed=args.seed)
-    return {"act": "synth", "directory": str(where), "step": args.step, "shards": args.shards, "layouts": str(args.out / "layouts")}
+    return {
+        "act": "synth",
+        "directory": str(where),
+        "step": args.step,
+        "shards": args.shards,
+        "layouts": str(args.out / "layouts"),
+    }
 
 
 def _print(args: argparse.Namespace, result: dict[str, Any]) -> None:

@@ -20,13 +20,23 @@ _EPILOG = "Exit codes: 0 done; every class of error has its own, in the README. 
 
 def build() -> argparse.ArgumentParser:
     """The parser; ``args.command`` names the subcommand."""
-    top = argparse.ArgumentParser("dcr", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    top = argparse.ArgumentParser(
+        "dcr", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     top.add_argument("--version", action="version", version=f"dcr-mpi {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("-c", "--config", type=Path, default=Path("dcr.yaml"), metavar="FILE", help="configuration (default: dcr.yaml)")
-    shared.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE",
-                        help="override one configuration key, as in --set codec.level=3; may be repeated")  # fmt: skip
+    shared.add_argument(
+        "-c", "--config", type=Path, default=Path("dcr.yaml"), metavar="FILE", help="configuration (default: dcr.yaml)"
+    )
+    shared.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override one configuration key, as in --set codec.level=3; may be repeated",
+    )
     shared.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     shared.add_argument("--receipt", type=Path, metavar="FILE", help="also write the result there, atomically")
 
@@ -37,13 +47,19 @@ def build() -> argparse.ArgumentParser:
     _init(add("init", "Register a policy at the trainer (--checkpoint), or a site and its replica (--site)."))
     encode = add("encode", "Find what changed since the last committed version and seal it as the next one.")
     encode.add_argument("new", type=Path, help="directory of the new checkpoint's shards")
-    encode.add_argument("--base", type=Path, metavar="DIR", help="directory that holds the base version (default: the one on record)")
+    encode.add_argument(
+        "--base", type=Path, metavar="DIR", help="directory that holds the base version (default: the one on record)"
+    )
     _version(encode, "refuse to make any other version than this")
-    refit = add("refit", "At a site: fetch, relay and decode the next version into a journal. The weights are not touched.")
+    refit = add(
+        "refit", "At a site: fetch, relay and decode the next version into a journal. The weights are not touched."
+    )
     _site(refit)
     _version(refit, "this version (default: the next one that is made from the replica's)")
     _wait(refit, 0.0, "for the version to be sealed")
-    refit.add_argument("--catch-up", action="store_true", help="also apply it, and go on until the newest committed version")
+    refit.add_argument(
+        "--catch-up", action="store_true", help="also apply it, and go on until the newest committed version"
+    )
     commit = add("commit", "Decide on a version for everybody: commit once every site has prepared it, or abort.")
     _version(commit, "this version (default: the newest)")
     _wait(commit, None, "for the sites (default: commit.wait_s of the configuration)")
@@ -52,7 +68,9 @@ def build() -> argparse.ArgumentParser:
     _site(apply)
     _version(apply, "this version (default: the one that is prepared)")
     _wait(apply, 0.0, "for the decision")
-    verify = add("verify", "Read every word of a replica or checkpoint and compare its state digest with the version's.")
+    verify = add(
+        "verify", "Read every word of a replica or checkpoint and compare its state digest with the version's."
+    )
     verify.add_argument("--site", metavar="NAME", help="verify this site's replica")
     verify.add_argument("--checkpoint", type=Path, metavar="DIR", help="verify training shards instead")
     _version(verify, "compare with this version (default: the replica's own, or the newest committed)")
@@ -61,20 +79,32 @@ def build() -> argparse.ArgumentParser:
     inspect = add("inspect", "What is inside a shard, a part, a journal or any JSON object of the store.", False)
     inspect.add_argument("path", type=Path, help="the file")
     inspect.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    run = add("run", "One version's whole cycle on one machine: encode, refit, commit and apply for every configured site.")
+    run = add(
+        "run", "One version's whole cycle on one machine: encode, refit, commit and apply for every configured site."
+    )
     run.add_argument("new", type=Path, help="directory of the new checkpoint's shards")
-    run.add_argument("--base", type=Path, metavar="DIR", help="directory that holds the base version (default: the one on record)")
+    run.add_argument(
+        "--base", type=Path, metavar="DIR", help="directory that holds the base version (default: the one on record)"
+    )
     return top
 
 
 def _synth(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, help="directory; gets step-000000/ and so on, and layouts/")
     parser.add_argument("--step", type=int, default=0, metavar="N", help="optimiser step to write (default: 0)")
-    parser.add_argument("--changed", type=float, default=0.03, metavar="F", help="fraction of weights one step changes (default: 0.03)")
-    parser.add_argument("--law", choices=["adam", "uniform"], default="adam", help="how the changes are spread (default: adam)")
-    parser.add_argument("--size", choices=["small", "tiny"], default="small", help="about 57M parameters, or a few thousand")
+    parser.add_argument(
+        "--changed", type=float, default=0.03, metavar="F", help="fraction of weights one step changes (default: 0.03)"
+    )
+    parser.add_argument(
+        "--law", choices=["adam", "uniform"], default="adam", help="how the changes are spread (default: adam)"
+    )
+    parser.add_argument(
+        "--size", choices=["small", "tiny"], default="small", help="about 57M parameters, or a few thousand"
+    )
     parser.add_argument("--shards", type=int, default=4, metavar="N", help="training shards (default: 4)")
-    parser.add_argument("--site-shards", type=int, default=2, metavar="N", help="shards of the engine's layout (default: 2)")
+    parser.add_argument(
+        "--site-shards", type=int, default=2, metavar="N", help="shards of the engine's layout (default: 2)"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
@@ -83,9 +113,16 @@ def _init(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--checkpoint", type=Path, metavar="DIR", help="trainer: these shards become version 0")
     what.add_argument("--site", metavar="NAME", help="site: register its layout and create its replica")
-    parser.add_argument("--no-anchor", action="store_true", help="trainer: do not upload version 0 whole (sites then need --from)")
-    parser.add_argument("--from", dest="source", type=Path, metavar="DIR",
-                        help="site: fill the replica from these training shards instead of the newest anchor")  # fmt: skip
+    parser.add_argument(
+        "--no-anchor", action="store_true", help="trainer: do not upload version 0 whole (sites then need --from)"
+    )
+    parser.add_argument(
+        "--from",
+        dest="source",
+        type=Path,
+        metavar="DIR",
+        help="site: fill the replica from these training shards instead of the newest anchor",
+    )
     parser.add_argument("--register-only", action="store_true", help="site: register the layout, create no replica")
 
 

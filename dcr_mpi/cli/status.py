@@ -17,11 +17,17 @@ def status(catalog: Catalog, config: Config, last: int) -> dict[str, Any]:
     newest = catalog.last_opened()
     committed, _ = catalog.last_committed(newest)
     return {
-        "act": "status", "policy": policy.policy, "policy_sha256": digest, "tensors": len(policy.tensors), "store": catalog.store.url,
-        "newest": newest, "committed": committed.version, "state": committed.state,
+        "act": "status",
+        "policy": policy.policy,
+        "policy_sha256": digest,
+        "tensors": len(policy.tensors),
+        "store": catalog.store.url,
+        "newest": newest,
+        "committed": committed.version,
+        "state": committed.state,
         "versions": [_version(catalog, v) for v in range(max(0, newest - last + 1), newest + 1)],
         "replicas": {name: _replica(config, name) for name in sorted(config.sites)},
-    }  # fmt: skip
+    }
 
 
 def _version(catalog: Catalog, version: int) -> dict[str, Any]:
@@ -30,8 +36,15 @@ def _version(catalog: Catalog, version: int) -> dict[str, Any]:
     row: dict[str, Any] = {"version": version, "state": _stage(found is not None, decision)}
     if found is not None:
         manifest = found[0]
-        row |= {"base": manifest.base, "changed": manifest.changed, "elements": manifest.elements, "parts": len(manifest.parts),
-                "payload_bytes": manifest.payload_bytes, "dense_bytes": manifest.dense_bytes, "sites": _sites(catalog, manifest)}  # fmt: skip
+        row |= {
+            "base": manifest.base,
+            "changed": manifest.changed,
+            "elements": manifest.elements,
+            "parts": len(manifest.parts),
+            "payload_bytes": manifest.payload_bytes,
+            "dense_bytes": manifest.dense_bytes,
+            "sites": _sites(catalog, manifest),
+        }
     return row
 
 
@@ -56,4 +69,9 @@ def _replica(config: Config, name: str) -> dict[str, Any]:
         return {"error": str(error)}
     if record is None:
         return {"directory": str(config.sites[name].replica), "version": None}
-    return {"directory": str(config.sites[name].replica), "version": record.version, "applying": record.applying, "state": record.state}
+    return {
+        "directory": str(config.sites[name].replica),
+        "version": record.version,
+        "applying": record.applying,
+        "state": record.state,
+    }

@@ -17,8 +17,10 @@ def render(result: dict[str, Any]) -> str:
     if act == "status":
         return _status(result)
     if act == "run":
-        return "\n".join([f"version {result['version']} is everywhere; state {result['state'][:16]}"]
-                         + [f"  {name:<20} {seconds(sum(r.get('seconds', {}).values()))}" for name, r in result["acts"].items()])  # fmt: skip
+        return "\n".join(
+            [f"version {result['version']} is everywhere; state {result['state'][:16]}"]
+            + [f"  {name:<20} {seconds(sum(r.get('seconds', {}).values()))}" for name, r in result["acts"].items()]
+        )
     lines = [f"{act}: " + ", ".join(_facts(result))]
     if result.get("seconds"):
         lines.append("  seconds: " + ", ".join(f"{k} {v:.2f}" for k, v in result["seconds"].items()))
@@ -43,12 +45,15 @@ def _facts(result: dict[str, Any]) -> list[str]:
 
 
 def _status(result: dict[str, Any]) -> str:
-    lines = [f"policy {result['policy']}: {result['tensors']} tensors, store {result['store']}",
-             f"committed version {result['committed']}, state {result['state'][:16]}; newest opened {result['newest']}"]  # fmt: skip
+    lines = [
+        f"policy {result['policy']}: {result['tensors']} tensors, store {result['store']}",
+        f"committed version {result['committed']}, state {result['state'][:16]}; newest opened {result['newest']}",
+    ]
     for row in result["versions"]:
         line = f"  version {row['version']:>6}  {row['state']}"
         if row.get("payload_bytes"):
-            line += f"; {row['changed'] / max(row['elements'], 1):.2%} changed, {size(row['payload_bytes'])} in {row['parts']} parts"
+            line += f"; {row['changed'] / max(row['elements'], 1):.2%} changed"
+            line += f", {size(row['payload_bytes'])} in {row['parts']} parts"
             line += "; " + ", ".join(f"{site} {what}" for site, what in row["sites"].items())
         lines.append(line)
     for site, row in result["replicas"].items():

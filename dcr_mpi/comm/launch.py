@@ -1,0 +1,93 @@
+"""Joining a job and leaving it: how many ranks the launcher means, and one end for all of them.
+
+A process that no launcher started is a job of one rank and never imports MPI. A rank that fails tells all others
+what happened before it aborts the job with its error's code.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+
+from ..errors import DcrError, LaunchError, PeerFailed
+from .api import Comm, Solo
+from .mpi import MpiComm, initialize
+
+
+def launched_size(env: Mapping[str, str]) -> int | None:
+    """Ranks that the launcher says it started; None where no MPI launcher started this process."""
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE"):
+        if env.get(name, "").isdigit():
+            return int(env[name])
+    if env.get("PMIX_RANK") or (env.get("SLURM_STEP_ID", "").isdigit() and env.get("SLURM_STEP_NUM_TASKS", "1") != "1"):
+        return int(env.get("SLURM_STEP_NUM_TASKS", "1"))
+    return None
+
+
+def start(timeout_s: float = 60.0, chunk_bytes: int = 64 << 20, expected: int | None = None) -> Comm:
+    """Join the job: MPI where a launcher started this process, else a job of one rank.
+
+    Raises
+    ------
+    LaunchError
+        MPI sees another number of ranks than the launcher or the configuration says: every rank would believe
+        to be alone and do the whole work over the others.
+    """
+    told = launched_size(os.environ)
+    if told is None:
+        _check_size(1, expected, "the configuration")
+        return Solo()
+    mpi = initialize()
+    size = mpi.COMM_WORLD.Get_size()
+    try:
+        _check_size(size, told, f"the launcher (library: {mpi.Get_library_version().split(chr(10))[0].strip()[:60]})")
+        _check_size(size, expected, "the configuration")
+    except LaunchError:
+        mpi.Finalize()
+        raise
+    if size == 1:
+        mpi.Finalize()
+        return Solo()
+    return MpiComm(mpi, timeout_s, min(chunk_bytes, 1 << 30))
+
+
+def _check_size(size: int, expected: int | None, who: str) -> None:
+    if expected is not None and expected != size:
+        raise LaunchError(
+            "size of the job",
+            found=f"{size} ranks by MPI",
+            expected=f"{expected} by {who}",
+            remedy="start with the mpirun or srun of the same MPI library that mpi4py loads",
+        )
+
+
+def run(comm: Comm, main: Callable[[], int]) -> int:
+    """Run ``main`` on this rank and own its end: no error of one rank leaves another waiting.
+
+    Returns ``main``'s value. On an error, prints it once (the rank that failed), tells the others, and ends the job
+    with the error's exit code; on a job of one rank the error is raised for the caller.
+    """
+    if not isinstance(comm, MpiComm):
+        return main()
+    try:
+        code = main()
+        comm.barrier("end of the job")
+        comm.finalize()
+        return code
+    except BaseException as error:
+        code = error.code if isinstance(error, DcrError) else 130 if isinstance(error, KeyboardInterrupt) else 1
+        if not isinstance(error, PeerFailed) or not error.what.startswith("rank "):
+            where = f"[{comm.rank}/{comm.size} {socket.gethostname()}]"
+            print(f"{where} error ({type(error).__name__}, exit code {code}): {error}", file=sys.stderr, flush=True)
+            if not isinstance(error, DcrError):
+                traceback.print_exc()
+            comm.notify(error)
+            time.sleep(0.2)  # the others get to say what they were doing before the launcher ends them
+        else:
+            time.sleep(3)  # the rank that failed ends the job; this is for the case that it cannot
+        comm.abort(code)
+        raise

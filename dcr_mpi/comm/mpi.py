@@ -1,0 +1,196 @@
+"""MPI: the only door to mpi4py. Ranks of one cluster; no communicator ever spans two.
+
+Every wait here polls: it sleeps between looks (so that more ranks than cores share them), it has a time-out that
+names who was waited for, and it sees a failing rank's *notice*, so that no rank hangs in a collective that another
+will never join. Messages are 1-D contiguous bytes in chunks far below the 2 GiB that an MPI count can say.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import LaunchError, PeerFailed, by_code
+from .api import Transfer, spin
+
+_NOTICE = 1
+_FIRST_TAG, _TAGS = 16, 16384
+_HEADER = struct.Struct("<QQ")
+
+
+def initialize() -> Any:
+    """Load mpi4py and initialise MPI; returns ``mpi4py.MPI``.
+
+    Raises
+    ------
+    LaunchError
+        There is no MPI library that mpi4py can load.
+    """
+    import mpi4py
+
+    mpi4py.rc.initialize = mpi4py.rc.finalize = False
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise LaunchError(
+            "MPI library",
+            found=str(error).splitlines()[0],
+            expected="one that mpi4py can load",
+            remedy="install an MPI (pip install mpich, or your site's module) in this environment",
+        ) from None
+    MPI.Init_thread(MPI.THREAD_FUNNELED)
+    return MPI
+
+
+class MpiComm:
+    """A job of several ranks. See :class:`Comm`."""
+
+    def __init__(self, mpi: Any, timeout_s: float, chunk_bytes: int) -> None:
+        self._mpi = mpi
+        self._data = mpi.COMM_WORLD.Dup()
+        self._control = mpi.COMM_WORLD.Dup()
+        self.rank, self.size = self._data.Get_rank(), self._data.Get_size()
+        self.timeout_s, self.chunk_bytes = timeout_s, chunk_bytes
+
+    def poll(self, ready: Callable[[], bool], what: str) -> None:
+        spin(ready, self.timeout_s, what, self._heed)
+
+    def _heed(self) -> None:
+        """Raise if a rank sent a notice of its failure."""
+        status = self._mpi.Status()
+        if self._control.Iprobe(source=self._mpi.ANY_SOURCE, tag=_NOTICE, status=status):
+            raw = bytearray(status.Get_count(self._mpi.BYTE))
+            self._control.Recv([raw, self._mpi.BYTE], source=status.Get_source(), tag=_NOTICE)
+            raise _from_notice(json.loads(raw.decode()))
+
+    def notify(self, error: BaseException) -> None:
+        """Tell every other rank that this one failed; gives up after two seconds."""
+        notice = {
+            "rank": self.rank,
+            "host": socket.gethostname(),
+            "code": getattr(error, "code", 1),
+            "text": str(error)[:2000],
+        }
+        raw = json.dumps(notice).encode()
+        requests = [
+            self._control.Isend([raw, self._mpi.BYTE], dest=other, tag=_NOTICE)
+            for other in range(self.size)
+            if other != self.rank
+        ]
+        give_up = time.monotonic() + 2
+        while time.monotonic() < give_up and not self._mpi.Request.Testall(requests):
+            time.sleep(0.001)
+
+    def abort(self, code: int) -> None:
+        """End every rank of the job with ``code``."""
+        self._mpi.COMM_WORLD.Abort(code)
+
+    def finalize(self) -> None:
+        self._data.Free()
+        self._control.Free()
+        self._mpi.Finalize()
+
+    def _finish(self, request: Any, what: str) -> None:
+        self.poll(request.Test, what)
+
+    def barrier(self, what: str) -> None:
+        self._finish(self._data.Ibarrier(), what)
+
+    def broadcast(self, data: bytes | None, what: str) -> bytes:
+        length = np.array([len(data) if data is not None else 0], np.int64)
+        self._finish(self._data.Ibcast([length, self._mpi.INT64_T], root=0), what)
+        buffer = bytearray(data) if self.rank == 0 and data is not None else bytearray(int(length[0]))
+        view = memoryview(buffer)
+        for at in range(0, len(view), self.chunk_bytes):
+            self._finish(self._data.Ibcast([view[at : at + self.chunk_bytes], self._mpi.BYTE], root=0), what)
+        return bytes(buffer)
+
+    def allgather(self, data: bytes, what: str) -> list[bytes]:
+        lengths = np.zeros(self.size, np.int64)
+        mine = np.array([len(data)], np.int64)
+        self._finish(self._data.Iallgather([mine, self._mpi.INT64_T], [lengths, self._mpi.INT64_T]), what)
+        out = [bytearray() for _ in range(self.size)]
+        # In rounds, so that no count passes what an MPI integer holds.
+        for at in range(0, int(lengths.max()), self._round()):
+            counts = np.clip(lengths - at, 0, self._round())
+            buffer = bytearray(int(counts.sum()))
+            piece = data[at : at + self._round()]
+            target = [buffer, [int(c) for c in counts], None, self._mpi.BYTE]
+            self._finish(self._data.Iallgatherv([piece, self._mpi.BYTE], target), what)
+            ends = np.cumsum(counts)
+            for other in range(self.size):
+                out[other] += buffer[int(ends[other] - counts[other]) : int(ends[other])]
+        return [bytes(b) for b in out]
+
+    def _round(self) -> int:
+        return max(1, self.chunk_bytes // self.size)
+
+    def sum(self, values: np.ndarray, what: str) -> np.ndarray:
+        flat = np.ascontiguousarray(values, np.uint64).reshape(-1)
+        out = np.empty_like(flat)
+        step = max(1, self.chunk_bytes // 8)
+        for at in range(0, len(flat), step):
+            piece = [flat[at : at + step], self._mpi.UINT64_T], [out[at : at + step], self._mpi.UINT64_T]
+            self._finish(self._data.Iallreduce(*piece, op=self._mpi.SUM), what)
+        return out.reshape(values.shape)
+
+    def send(self, to: int, index: int, data: Any) -> Transfer:
+        return _Sending(self, to, index, memoryview(data).cast("B"))
+
+    def receive(self, source: int, index: int, length: int) -> Transfer:
+        return _Receiving(self, source, index, length)
+
+
+class _Sending:
+    def __init__(self, comm: MpiComm, to: int, index: int, view: memoryview) -> None:
+        world, byte, tag = comm._data, comm._mpi.BYTE, _FIRST_TAG + index % _TAGS
+        self.data = view
+        self._mpi, self._header = comm._mpi, _HEADER.pack(index, len(view))
+        self._requests = [world.Isend([self._header, byte], dest=to, tag=tag)]
+        for at in range(0, len(view), comm.chunk_bytes):
+            self._requests.append(world.Isend([view[at : at + comm.chunk_bytes], byte], dest=to, tag=tag))
+
+    def test(self) -> bool:
+        return bool(self._mpi.Request.Testall(self._requests))
+
+
+class _Receiving:
+    def __init__(self, comm: MpiComm, source: int, index: int, length: int) -> None:
+        self._comm, self._source, self._index, self._length = comm, source, index, length
+        self._tag = _FIRST_TAG + index % _TAGS
+        self._header = bytearray(_HEADER.size)
+        self._requests = [comm._data.Irecv([self._header, comm._mpi.BYTE], source=source, tag=self._tag)]
+        self._open = True
+        self.data = bytearray(length)
+
+    def test(self) -> bool:
+        done = bool(self._comm._mpi.Request.Testall(self._requests))
+        if not done or not self._open:
+            return done
+        self._open = False
+        index, length = _HEADER.unpack(self._header)
+        if (index, length) != (self._index, self._length):
+            raise PeerFailed(
+                f"relay from rank {self._source}",
+                found=f"part {index} of {length} bytes",
+                expected=f"part {self._index} of {self._length} bytes",
+            )
+        view, chunk, byte = memoryview(self.data), self._comm.chunk_bytes, self._comm._mpi.BYTE
+        self._requests = [
+            self._comm._data.Irecv([view[at : at + chunk], byte], source=self._source, tag=self._tag)
+            for at in range(0, length, chunk)
+        ]
+        return not self._requests
+
+
+def _from_notice(notice: Mapping[str, Any]) -> PeerFailed:
+    cause = by_code(int(notice["code"]))
+    error = PeerFailed(f"rank {notice['rank']} on {notice['host']} failed ({cause.__name__})", found=notice["text"])
+    error.code = int(notice["code"])  # the job ends with the code of what went wrong, not of who heard of it
+    return error
