@@ -12,7 +12,7 @@ import numpy as np
 from .digest import sha256
 from .dtypes import dtype, is_container
 from .errors import GeometryError
-from .hdf5 import Inventory, ShardReader, checkpoint_inventory, inventory
+from .hdf5 import Dataset, Inventory, ShardReader, checkpoint_inventory, inventory
 from .jsonable import dumps
 from .layout import Place
 from .layout.build import whole
@@ -84,29 +84,33 @@ class Checkpoint:
 
 def check_shard(found: Inventory, expected: ShardLayout) -> None:
     """Hold a shard's inventory against its layout. Raises GeometryError, naming the first difference."""
-    have = {d.path: d for d in found.datasets}
-    want = {d.path: d for d in expected.datasets}
+    have, want = by_name(found), {name: d for d in expected.datasets for name in (d.path, *d.names)}
     missing, extra = sorted(set(want) - set(have)), sorted(set(have) - set(want))
     if missing or extra:
         raise GeometryError(
             f"shard {found.path}",
-            found=f"{len(extra)} datasets the layout does not know {extra[:3]}, {len(missing)} missing {missing[:3]}",
+            found=f"{len(extra)} names the layout does not know {extra[:3]}, {len(missing)} missing {missing[:3]}",
             expected=f"exactly the {len(want)} of the layout",
             remedy="an interrupted writer leaves a shard incomplete: write it again; if tensors were added, removed or "
             "renamed, start a new policy with dcr init",
         )
-    for path, spec in want.items():
-        dataset = have[path]
+    for spec in expected.datasets:
+        dataset = have[spec.path]
         mine, theirs = dtype(dataset.dtype), dtype(spec.dtype)
         same = mine.name == theirs.name or (is_container(mine.name) and mine.itemsize == theirs.itemsize)
-        shape = () if dataset.storage == "null" else dataset.shape
-        if not same or (shape != spec.shape and dataset.shape != spec.shape) or set(dataset.names) != set(spec.names):
+        names = {dataset.path, *dataset.names}
+        if not same or dataset.shape != spec.shape or names != {spec.path, *spec.names}:
             raise GeometryError(
-                f"dataset {path!r} of {found.path}",
-                found=f"{dataset.dtype} {dataset.shape}, also named {list(dataset.names)}",
-                expected=f"{spec.dtype} {spec.shape}, also named {list(spec.names)}",
+                f"dataset {spec.path!r} of {found.path}",
+                found=f"{dataset.dtype} {dataset.shape} under the names {sorted(names)}",
+                expected=f"{spec.dtype} {spec.shape} under {sorted([spec.path, *spec.names])}",
                 remedy="resizing, re-typing, tying or un-tying a tensor needs a new policy: run dcr init",
             )
+
+
+def by_name(found: Inventory) -> dict[str, Dataset]:
+    """A shard's datasets by every name that they have: a tied tensor may be meant by any of them."""
+    return {name: dataset for dataset in found.datasets for name in (dataset.path, *dataset.names)}
 
 
 def default_layout(name: str, directory: Path, step_attribute: str = "step", dtypes: Mapping[str, str] = {}) -> Layout:
@@ -115,8 +119,8 @@ def default_layout(name: str, directory: Path, step_attribute: str = "step", dty
     return Layout(name, tuple(ShardLayout(s.file, tuple(_whole(d) for d in s.datasets)) for s in shards))
 
 
-def _whole(dataset: object) -> DatasetLayout:
-    return whole(dataset.path, dataset.shape, dataset.dtype, dataset.names)  # type: ignore[attr-defined]
+def _whole(dataset: Dataset) -> DatasetLayout:
+    return whole(dataset.path, dataset.shape, dataset.dtype, dataset.names)
 
 
 def geometry_sha256(found: Inventory) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -168,7 +169,7 @@ def _roll_forward(ports: Ports, replica: Replica, plan: _Plan) -> None:
                     Path(found.path),
                     (p for _, p in read_journal(path, binding)),
                     ports.kernels,
-                    layout.shards[shard].file,
+                    [d.path for d in found.datasets],
                 )
             progress.add(found.size)
     progress.done()
@@ -176,8 +177,10 @@ def _roll_forward(ports: Ports, replica: Replica, plan: _Plan) -> None:
         ports.comm.barrier("all shards written and durable")
 
 
-def patch_file(path: Path, patches: object, kernels: Kernels, what: str) -> None:
+def patch_file(path: Path, patches: Iterable[Patch], kernels: Kernels, names: Sequence[str]) -> None:
     """Write patches into a shard and make it durable. Replayable from any state between base and target.
+
+    ``names`` are the shard's dataset paths, in its inventory's order.
 
     Each block is read, patched in memory, held against the digest that it must have, and written with one call.
 
@@ -191,8 +194,8 @@ def patch_file(path: Path, patches: object, kernels: Kernels, what: str) -> None
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            for patch in patches:  # type: ignore[attr-defined]
-                _patch(fd, patch, kernels, what)
+            for patch in patches:
+                _patch(fd, patch, kernels, names, path)
             durable.sync(fd)
         finally:
             os.close(fd)
@@ -200,7 +203,7 @@ def patch_file(path: Path, patches: object, kernels: Kernels, what: str) -> None
         raise from_os_error(error, f"writing {path}") from error
 
 
-def _patch(fd: int, patch: Patch, kernels: Kernels, what: str) -> None:
+def _patch(fd: int, patch: Patch, kernels: Kernels, names: Sequence[str], path: Path) -> None:
     width = patch.words.itemsize
     block = np.empty(patch.size, patch.words.dtype)
     stop = patch.start + patch.size
@@ -210,7 +213,7 @@ def _patch(fd: int, patch: Patch, kernels: Kernels, what: str) -> None:
     held = []
     for a, b, first, last in windows:
         window = np.empty(last - first, patch.words.dtype)
-        _read(fd, window, patch.offset + first * width, what)
+        _read(fd, window, patch.offset + first * width, path)
         patch.region.gather(window, a, b, block[a - patch.start : b - patch.start])
         held.append(window)
     if patch.gaps is None or patch.escapes is None:
@@ -221,7 +224,7 @@ def _patch(fd: int, patch: Patch, kernels: Kernels, what: str) -> None:
         kernels.scatter(block, np.zeros(1, np.int64), counts, positions, patch.words)
     if block_digest(block) != patch.target:
         raise VerifyFailed(
-            f"dataset {patch.dataset} of {what}, words {patch.start}..{stop} of its box",
+            f"dataset {names[patch.dataset]!r} of {path}, words {patch.start}..{stop} of its box",
             found="another digest after patching",
             expected="the target's",
             remedy="the replica was changed after prepare: restore it from an anchor",
@@ -231,13 +234,13 @@ def _patch(fd: int, patch: Patch, kernels: Kernels, what: str) -> None:
         _write(fd, window, patch.offset + first * width)
 
 
-def _read(fd: int, words: np.ndarray, at: int, what: str) -> None:
+def _read(fd: int, words: np.ndarray, at: int, path: Path) -> None:
     view = memoryview(words).cast("B")
     while view:
         done = os.preadv(fd, [view], at)
         if not done:
             raise CorruptInput(
-                f"replica shard {what}", found=f"its end at byte {at}", expected="the size it was created with"
+                f"replica shard {path}", found=f"its end at byte {at}", expected="the size it was created with"
             )
         view, at = view[done:], at + done
 

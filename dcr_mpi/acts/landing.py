@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoint import Checkpoint
+from ..checkpoint import Checkpoint, by_name
 from ..codec import BlockTable, BucketReader, check_spans, rest_digests
 from ..digest import Lanes, add, block_digest
 from ..dtypes import dtype
@@ -42,7 +42,7 @@ class Landing:
     ) -> None:
         self._policy, self._tiling, self._manifest = policy, tiling, manifest
         self._replica, self._kernels = replica, kernels
-        self._datasets = {s: {d.path: d for d in inv.datasets} for s, inv in inventories.items()}
+        self._datasets = {s: by_name(inv) for s, inv in inventories.items()}
         self._numbers = {s: {d.path: k for k, d in enumerate(inv.datasets)} for s, inv in inventories.items()}
         placement = Placement(replica.layout, policy.tensors)
         self._places = [placement.find(tile.tensor, tile.box) for tile in tiling.tiles]
@@ -226,11 +226,18 @@ class Landing:
             if count * (1 + words.itemsize) < words.nbytes:  # else the whole block takes less journal than its changes
                 gaps, far = self._kernels.pack_gaps(changes.positions[here], np.array([count], np.int64))
                 words = changes.new[here]
-            number = self._numbers[place.shard][place.dataset]
             digest = reader.target[block]
             assert digest is not None
             patches[place.shard].append(
                 Patch(
-                    number, dataset.offset, where, int(picked.start[k]), int(picked.size[k]), digest, words, gaps, far
+                    self._numbers[place.shard][dataset.path],
+                    dataset.offset,
+                    where,
+                    int(picked.start[k]),
+                    int(picked.size[k]),
+                    digest,
+                    words,
+                    gaps,
+                    far,
                 )
             )

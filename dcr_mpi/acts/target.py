@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import durable
+from ..checkpoint import by_name
 from ..dtypes import dtype
 from ..errors import CorruptInput, from_os_error
 from ..hdf5 import create_shard, region
@@ -35,7 +36,7 @@ class ShardTarget:
                 self._fds[shard] = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             except OSError as error:
                 raise from_os_error(error, f"creating {path}") from error
-            self._datasets.update({(shard, d.path): d for d in found.datasets})
+            self._datasets.update({(shard, name): d for name, d in by_name(found).items()})
         self._pieces: dict[str, list[tuple[int, Any, Any]]] = {}
         for shard in mine:
             for dataset in layout.shards[shard].datasets:
