@@ -1,0 +1,74 @@
+"""Acts called in this process: one rank, a directory store, real files; for tests that need many cycles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dcr_mpi.events import Events
+
+from dcr_mpi.acts.apply import ApplyJob, apply
+from dcr_mpi.acts.commit import decide
+from dcr_mpi.acts.create import CreateJob, create_replica
+from dcr_mpi.acts.encode import EncodeJob, encode
+from dcr_mpi.acts.init import InitJob, init_policy, register_site
+from dcr_mpi.acts.ports import Ports
+from dcr_mpi.acts.prepare import PrepareJob, prepare
+from dcr_mpi.acts.publish import CodecSettings
+from dcr_mpi.acts.replica import Replica
+from dcr_mpi.catalog import Catalog
+from dcr_mpi.comm import Solo
+from dcr_mpi.kernels import get_kernels
+from dcr_mpi.model import Layout, Receipt
+from dcr_mpi.store import open_store
+from tests.world import read_all
+
+SMALL = CodecSettings(block=64, bucket_bytes=1 << 10, part_bytes=1 << 11)
+
+
+class Local:
+    """One policy with one site ("s") under ``path``; checkpoints are the caller's directories."""
+
+    def __init__(
+        self,
+        path: Path,
+        trainer: Layout | None,
+        site: Layout | None,
+        codec: CodecSettings = SMALL,
+        kernels: str = "numba",
+    ) -> None:
+        self.path, self.trainer, self.site, self.codec = path, trainer, site, codec
+        events = Events(None, "test", "s", 0, 1, 1e9)
+        self.ports = Ports(Catalog(open_store(str(path / "store")), "p"), Solo(), get_kernels(kernels), events)
+
+    @property
+    def replica(self) -> Replica:
+        return Replica(self.path / "replica", "s")
+
+    def begin(self, checkpoint: Path, source: Path | None = None) -> None:
+        init_policy(self.ports, InitJob(checkpoint, self.path / "state", self.trainer, self.codec))
+        register_site(self.ports, "s", self.site)
+        create_replica(self.ports, CreateJob("s", self.replica.directory, source))
+
+    def encode(self, new: Path, base: Path | None = None, sites: tuple[str, ...] = ("s",)) -> Receipt:
+        return encode(self.ports, EncodeJob(new, base, self.path / "state", sites, self.codec))
+
+    def prepare(self, version: int | None = None) -> Receipt | None:
+        return prepare(self.ports, PrepareJob("s", self.replica.directory, version))
+
+    def commit(self) -> None:
+        assert decide(self.ports.catalog, wait_s=1).commit
+
+    def apply(self, version: int | None = None) -> Receipt:
+        return apply(self.ports, ApplyJob("s", self.replica.directory, version, full=True))
+
+    def cycle(self, new: Path) -> Receipt:
+        sealed = self.encode(new)
+        prepared = self.prepare()
+        assert prepared is not None
+        assert prepared.state == sealed.state
+        self.commit()
+        assert self.apply().state == sealed.state
+        return sealed
+
+    def words(self) -> dict[tuple[int, str], bytes]:
+        return read_all(self.replica.directory, self.ports.catalog.layout("s").layout)

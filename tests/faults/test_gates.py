@@ -1,0 +1,306 @@
+"""What must be refused, with the replica untouched, the right exit code and a message that says what to do."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import h5py
+import pytest
+
+from dcr_mpi.acts.commit import abort, decide
+from dcr_mpi.acts.create import CreateJob, create_replica
+from dcr_mpi.acts.init import InitJob, init_policy, register_site
+from dcr_mpi.errors import BaseMismatch, Conflict, CorruptInput, GeometryError, NotReady, UsageError, VerifyFailed
+from dcr_mpi.synth import TINY, site_layout, trainer_layout, write_checkpoint
+from tests.acts.local import Local
+from tests.world import scatter_full
+
+TRAINER, SITE = trainer_layout(TINY), site_layout(TINY)
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Checkpoints of steps 0 to 3."""
+    folder = tmp_path_factory.mktemp("steps")
+    for step in range(4):
+        write_checkpoint(folder / f"{step}", TRAINER, step)
+    return [folder / f"{step}" for step in range(4)]
+
+
+@pytest.fixture
+def local(tmp_path: Path, steps: list[Path]) -> Local:
+    made = Local(tmp_path, TRAINER, SITE)
+    made.begin(steps[0])
+    return made
+
+
+def _full(step: Path) -> dict[tuple[int, str], bytes]:
+    return scatter_full(step, TRAINER, SITE)
+
+
+def _flip(local: Local, shard: int, dataset: str, byte: int) -> None:
+    """Flip one bit of a replica's file behind its back."""
+    path = local.replica.directory / SITE.shards[shard].file
+    with h5py.File(path) as file:
+        at = file[dataset].id.get_offset() + byte
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 1
+    path.write_bytes(raw)
+
+
+def test_three_versions(local: Local, steps: list[Path]) -> None:
+    for step in (1, 2, 3):
+        sealed = local.cycle(steps[step])
+        assert (sealed.version, sealed.base) == (step, step - 1)
+        assert local.words() == _full(steps[step])
+    assert local.prepare() is None
+
+
+@pytest.mark.parametrize("dataset", ["0/qkv", "0/expert3/down", "buffers/position_ids", "0/norm"])
+def test_one_flipped_bit_is_refused(local: Local, steps: list[Path], dataset: str) -> None:
+    """In a touched tensor, and also in one that the version does not change at all."""
+    local.encode(steps[1])
+    _flip(local, 1, dataset, 5)
+    before = local.words()
+    with pytest.raises(BaseMismatch, match="other bytes in the replica"):
+        local.prepare()
+    assert local.words() == before
+    _flip(local, 1, dataset, 5)
+    assert local.prepare() is not None
+
+
+def test_a_bit_flipped_between_prepare_and_apply_is_found_before_the_block_is_written(
+    local: Local, steps: list[Path]
+) -> None:
+    local.encode(steps[1])
+    local.prepare()
+    local.commit()
+    _flip(local, 0, "0/qkv", 4)
+    with pytest.raises(VerifyFailed, match="changed after prepare"):
+        local.apply()
+    _flip(local, 0, "0/qkv", 4)
+    local.apply()
+    assert local.words() == _full(steps[1])
+
+
+def test_stale_and_skipped_versions(local: Local, steps: list[Path], tmp_path: Path) -> None:
+    shutil.copytree(local.replica.directory, tmp_path / "late")
+    local.cycle(steps[1])
+    local.cycle(steps[2])
+    late = Local(tmp_path, TRAINER, SITE)
+    shutil.rmtree(local.replica.directory)
+    shutil.copytree(tmp_path / "late", local.replica.directory)
+    before = late.words()
+    with pytest.raises(BaseMismatch, match="version 2 is made from it") as refused:
+        late.prepare(2)
+    assert "next" in str(refused.value)
+    assert late.words() == before
+    for version in (1, 2):
+        late.prepare(version)
+        late.apply(version)
+    assert late.words() == _full(steps[2])
+
+
+def test_applied_twice_is_applied_once(local: Local, steps: list[Path]) -> None:
+    local.cycle(steps[1])
+    before = local.words()
+    assert local.apply(1).detail["action"] == "done"
+    assert local.words() == before
+
+
+def test_abort_is_free_and_the_next_delta_is_made_from_the_last_commit(local: Local, steps: list[Path]) -> None:
+    local.encode(steps[1])
+    local.prepare()
+    before = local.words()
+    assert not abort(local.ports.catalog, 1, "test").commit
+    assert local.apply(1).detail["action"] == "discard"
+    assert local.words() == before
+    sealed = local.cycle(steps[2])
+    assert (sealed.version, sealed.base) == (2, 0)
+    assert local.words() == _full(steps[2])
+    with pytest.raises(Conflict, match="aborted"):
+        local.prepare(1)
+
+
+def test_nothing_is_applied_before_the_decision(local: Local, steps: list[Path]) -> None:
+    local.encode(steps[1])
+    local.prepare()
+    before = local.words()
+    with pytest.raises(NotReady, match="decision on version 1"):
+        local.apply()
+    assert local.words() == before
+
+
+def test_commit_waits_for_every_site(local: Local, steps: list[Path]) -> None:
+    local.encode(steps[1])
+    with pytest.raises(NotReady, match="prepared receipt of site 's'"):
+        decide(local.ports.catalog, wait_s=0.2)
+    assert local.ports.catalog.decision(1) is None
+    assert not decide(local.ports.catalog, wait_s=0.2, on_timeout="abort").commit
+
+
+def test_a_site_that_was_not_waited_for_prepares_and_applies_late(local: Local, steps: list[Path]) -> None:
+    local.encode(steps[1])
+    assert decide(local.ports.catalog, sites=[], wait_s=1).commit
+    with pytest.raises(NotReady, match="run dcr refit"):
+        local.apply(1)
+    local.prepare()
+    local.apply()
+    assert local.words() == _full(steps[1])
+
+
+def test_two_publishers_of_one_version(local: Local, steps: list[Path], tmp_path: Path) -> None:
+    """The first sealed manifest stands; the other publisher learns that it lost; encoding the same again is fine."""
+    local.encode(steps[1])
+    other = Local(tmp_path, TRAINER, SITE)
+    with pytest.raises(Conflict, match="another publisher sealed this version"):
+        other.encode(steps[2], base=steps[0])
+    assert other.encode(steps[1], base=steps[0]).version == 1
+
+
+def test_a_wrong_base_directory_is_refused(local: Local, steps: list[Path], tmp_path: Path) -> None:
+    local.cycle(steps[1])
+    with pytest.raises(BaseMismatch, match="base checkpoint"):
+        local.encode(steps[3], base=steps[2])
+    with pytest.raises(UsageError, match="as base and as new"):
+        local.encode(steps[1])
+    shutil.rmtree(tmp_path / "state")
+    with pytest.raises(UsageError, match="no record of a directory"):
+        local.encode(steps[2])
+    assert local.encode(steps[2], base=steps[1]).base == 1
+
+
+def test_a_base_that_was_written_to_since_is_recognised_by_its_state(
+    local: Local, steps: list[Path], tmp_path: Path
+) -> None:
+    twin = tmp_path / "twin"
+    shutil.copytree(steps[0], twin)
+    assert local.encode(steps[1], base=twin).version == 1
+    path = twin / TRAINER.shards[0].file
+    with h5py.File(path) as file:
+        at = file["model.layers.0.attn.qkv"].id.get_offset()
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(BaseMismatch, match="model.layers.0.q"):
+        local.encode(steps[1], base=twin)
+
+
+def test_two_shards_that_publish_different_bytes_for_one_tensor(
+    local: Local, steps: list[Path], tmp_path: Path
+) -> None:
+    torn = tmp_path / "torn"
+    shutil.copytree(steps[1], torn)
+    path = torn / TRAINER.shards[2].file
+    with h5py.File(path) as file:
+        at = file["model.layers.0.norm.weight"].id.get_offset()
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 4
+    path.write_bytes(raw)
+    with pytest.raises(VerifyFailed, match="different bytes in"):
+        local.encode(torn)
+    assert local.ports.catalog.manifest(1) is None
+
+
+@pytest.mark.parametrize("fault", ["missing", "extra", "other step", "truncated", "empty"])
+def test_an_incomplete_shard_set_is_refused(local: Local, steps: list[Path], tmp_path: Path, fault: str) -> None:
+    new = tmp_path / "new"
+    shutil.copytree(steps[1], new)
+    last = new / TRAINER.shards[3].file
+    if fault == "missing":
+        last.unlink()
+    elif fault == "extra":
+        shutil.copy(last, new / "train-00009.h5")
+    elif fault == "other step":
+        shutil.copy(steps[2] / last.name, last)
+    elif fault == "truncated":
+        last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
+    else:
+        last.write_bytes(b"")
+    with pytest.raises((CorruptInput, GeometryError)):
+        local.encode(new)
+    assert local.ports.catalog.opened(1) is None
+
+
+def test_a_site_whose_layout_was_not_listed(local: Local, steps: list[Path]) -> None:
+    local.encode(steps[1], sites=())
+    with pytest.raises(GeometryError, match="register|list"):
+        local.prepare()
+
+
+def test_another_policy_of_the_same_name(local: Local, steps: list[Path], tmp_path: Path) -> None:
+    other = Local(tmp_path / "other", None, SITE)
+    (tmp_path / "other").mkdir()
+    smaller = trainer_layout(TINY, shards=2)
+    write_checkpoint(tmp_path / "two", smaller, 0)
+    init_policy(other.ports, InitJob(tmp_path / "two", tmp_path / "other/state", smaller))
+    register_site(other.ports, "s", SITE)
+    shutil.copytree(local.replica.directory, other.replica.directory)
+    with pytest.raises(BaseMismatch, match="policy"):
+        other.prepare()
+    with pytest.raises(Conflict, match="other content"):
+        init_policy(local.ports, InitJob(tmp_path / "two", tmp_path / "state", smaller))
+
+
+def test_no_replica_yet(local: Local, steps: list[Path]) -> None:
+    shutil.rmtree(local.replica.directory)
+    local.encode(steps[1])
+    with pytest.raises(NotReady, match="dcr init --site"):
+        local.prepare()
+
+
+def test_a_replica_is_never_made_over_other_files(local: Local) -> None:
+    (local.replica.work / "replica.json").unlink()
+    with pytest.raises(Conflict, match="without a replica record"):
+        create_replica(local.ports, CreateJob("s", local.replica.directory))
+
+
+def test_a_part_replaced_in_the_store(local: Local, steps: list[Path]) -> None:
+    local.encode(steps[1])
+    part = next((local.path / "store/p/versions/000001/parts").iterdir())
+    good = part.read_bytes()
+    for bad in (good[:-1], b"", good[:50] + bytes([good[50] ^ 1]) + good[51:]):
+        part.chmod(0o644)
+        part.write_bytes(bad)
+        before = local.words()
+        with pytest.raises(CorruptInput, match="part 0"):
+            local.prepare()
+        assert local.words() == before
+    part.unlink()
+    with pytest.raises(NotReady, match="part 0"):
+        local.prepare()
+    part.write_bytes(good)
+    assert local.prepare() is not None
+
+
+def test_a_lease_is_held_once(local: Local, steps: list[Path]) -> None:
+    local.encode(steps[1])
+    with local.replica.lease(), pytest.raises(Conflict, match="held by pid"):
+        local.prepare()
+    assert local.prepare() is not None
+
+
+def test_prepared_again_fetches_nothing(local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    local.encode(steps[1])
+    first = local.prepare()
+    fetched: list[int] = []
+    monkeypatch.setattr(local.ports.catalog, "part", lambda entry: fetched.append(entry.index))
+    assert local.prepare() == first
+    assert fetched == []
+
+
+def test_the_publisher_restarts(local: Local, steps: list[Path], tmp_path: Path) -> None:
+    """Versions and base are read back from the store, with or without the publisher's own record."""
+    local.cycle(steps[1])
+    local.cycle(steps[2])
+    shutil.rmtree(tmp_path / "state")
+    again = Local(tmp_path, TRAINER, SITE)
+    sealed = again.encode(steps[3], base=steps[2])
+    assert (sealed.version, sealed.base) == (3, 2)
+
+
+def test_three_steps_between_refits(local: Local, steps: list[Path]) -> None:
+    """What changed in a step that was never sent by itself is still sent."""
+    assert local.cycle(steps[3]).version == 1
+    assert local.words() == _full(steps[3])

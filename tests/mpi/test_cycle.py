@@ -1,0 +1,65 @@
+"""The whole cycle under several numbers of ranks: the same bytes in the store, the same bits at the site."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.world import LAUNCHERS, World
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(240)]
+KINDS = sorted(LAUNCHERS)
+
+
+def _parts(world: World) -> dict[str, bytes]:
+    folder = Path(world.store or world.path / "store") / "test/versions"
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.glob("*/parts/*")} | {
+        str(p.relative_to(folder)): p.read_bytes() for p in folder.glob("*/manifest.json")
+    }
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Parts and manifests of two versions made by one rank."""
+    world = World(tmp_path_factory.mktemp("alone"), LAUNCHERS[KINDS[0]])
+    world.begin()
+    for step in (1, 2):
+        world.cycle(step)
+        assert world.words() == world.full_transfer(step)
+    return _parts(world)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("train", "site"), [(2, 3), (3, 2), (5, 5)])
+def test_every_number_of_ranks_makes_the_same_bytes_and_bits(
+    tmp_path: Path, kind: str, train: int, site: int, alone: dict[str, bytes]
+) -> None:
+    world = World(tmp_path, LAUNCHERS[kind])
+    world.begin(site)
+    for step in (1, 2):
+        world.cycle(step, train, site)
+        assert world.words() == world.full_transfer(step)
+    assert _parts(world) == alone
+
+
+def test_two_sites_and_a_wan_crossing_per_part(tmp_path: Path) -> None:
+    world = World(tmp_path, LAUNCHERS[KINDS[0]], sites=("east", "west"))
+    world.begin()
+    sealed = world.encode(1, 2)
+    fetched = [world.dcr(3, "refit", "--site", site) for site in world.sites]
+    assert {r["state"] for r in fetched} == {sealed["state"]}
+    world.dcr(1, "commit")
+    for site in world.sites:
+        world.dcr(2, "apply", "--site", site)
+        assert world.words(site) == world.full_transfer(1)
+        assert _fetched(world, site) == sealed["bytes"]["payload"]
+
+
+def _fetched(world: World, site: str) -> int:
+    """Bytes of parts that all ranks of a site's refit fetched from the store, by their event logs."""
+    import json
+
+    lines = [line for p in (world.path / "events").glob("refit-*.jsonl") for line in p.read_text().splitlines()]
+    events = [json.loads(line) for line in lines]
+    return sum(e["fetched"] for e in events if e["event"] == "relayed" and e["subject"] == site)
