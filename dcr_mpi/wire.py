@@ -77,7 +77,9 @@ class Stream:
         try:
             frame = zstandard.get_frame_parameters(self.data)
             if frame.content_size != self.length:
-                raise CorruptInput(f"stream {what}", found=f"a frame of {frame.content_size}", expected=f"{self.length} bytes")
+                raise CorruptInput(
+                    f"stream {what}", found=f"a frame of {frame.content_size}", expected=f"{self.length} bytes"
+                )
             out = _decompressor().decompress(self.data, max_output_size=self.length, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise CorruptInput(f"stream {what}", found=str(error), expected="one zstd frame") from None
@@ -95,18 +97,26 @@ def pack_bucket(bucket: Bucket, level: int | None) -> bytes:
     for number in sorted(bucket.streams):
         raw = bucket.streams[number]
         assert not isinstance(raw, Stream)
-        if not len(raw):
-            continue
-        packed, packing = raw, _RAW
-        if level is not None and len(raw) >= 32:
-            squeezed = _compressor(level).compress(raw)
-            if len(squeezed) < len(raw):
-                packed, packing = squeezed, _ZSTD
-        chunks += [_STREAM.pack(number, packing, len(raw), len(packed)), packed]
+        if len(raw):
+            packing, packed = _pack(raw, level)
+            chunks += [_STREAM.pack(number, packing, len(raw), len(packed)), packed]
     body = b"".join(chunks)
     count = len(chunks) // 2
     name = bucket.dtype.encode("ascii")
     return _BUCKET.pack(len(body), bucket.positions, bucket.values, bucket.block_log2, name, count) + body
+
+
+def packed_size(streams: Mapping[int, bytes], level: int | None) -> int:
+    """Bytes that these streams would take in a bucket."""
+    return sum(_STREAM.size + len(_pack(raw, level)[1]) for raw in streams.values() if len(raw))
+
+
+def _pack(raw: bytes, level: int | None) -> tuple[int, bytes]:
+    if level is not None and len(raw) >= 32:
+        squeezed = _compressor(level).compress(raw)
+        if len(squeezed) < len(raw):
+            return _ZSTD, squeezed
+    return _RAW, raw
 
 
 def pack_part(header: PartHeader, buckets: list[bytes]) -> bytes:
@@ -133,8 +143,12 @@ def unpack_part(data: bytes | bytearray | memoryview, what: str) -> tuple[PartHe
     if magic != MAGIC:
         raise CorruptInput(what, found=f"magic {magic!r}", expected=repr(MAGIC))
     if version_of_format != FORMAT or flags:
-        raise CorruptInput(what, found=f"format {version_of_format}, flags {flags:#x}", expected=f"format {FORMAT}, no flags",
-                           remedy="update dcr-mpi at this site to the trainer's version")  # fmt: skip
+        raise CorruptInput(
+            what,
+            found=f"format {version_of_format}, flags {flags:#x}",
+            expected=f"format {FORMAT}, no flags",
+            remedy="update dcr-mpi at this site to the trainer's version",
+        )
     end = len(view) - BLOCK_DIGEST_BYTES
     if block_digest(view[:end]) != bytes(view[end:]):
         raise CorruptInput(what, found="another digest", expected="the digest in its trailer", remedy="fetch it again")
@@ -161,8 +175,11 @@ def _unpack_bucket(view: memoryview, at: int, end: int, what: str) -> tuple[Buck
         number, packing, raw, packed = _STREAM.unpack_from(view, at)
         at += _STREAM.size
         if number <= last or packing > _ZSTD or packed > stop - at or (packing == _RAW and raw != packed) or not raw:
-            raise CorruptInput(f"{what}, stream {number}", found=f"packing {packing}, {packed} bytes for {raw}",
-                               expected=f"increasing ids, at most {stop - at} bytes")  # fmt: skip
+            raise CorruptInput(
+                f"{what}, stream {number}",
+                found=f"packing {packing}, {packed} bytes for {raw}",
+                expected=f"increasing ids, at most {stop - at} bytes",
+            )
         streams[number] = Stream(packing, raw, view[at : at + packed])
         last, at = number, at + packed
     if at != stop:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,13 @@ from ..layout import Span
 
 MIN_BLOCK_LOG2, MAX_BLOCK_LOG2 = 6, 24
 MAX_BUCKET_BYTES = 1 << 30
+MAX_BLOCKS = 1 << 20  # in a bucket: a reader keeps a few hundred bytes for each, before it knows the part's geometry
+MAX_WORD = 1 << 62  # index of a word or a tile: sums stay inside 64 signed bits
+
+
+def is_block(log2: int) -> bool:
+    """Whether blocks may have ``2 ** log2`` words."""
+    return MIN_BLOCK_LOG2 <= log2 <= MAX_BLOCK_LOG2
 
 
 @dataclass(frozen=True)
@@ -80,32 +87,48 @@ def unpack_spans(data: bytes, block: int, word_bytes: int) -> tuple[Span, ...]:
     Raises
     ------
     CorruptInput
-        A cut or oversized varint, an empty span, spans out of order, or more than the largest bucket.
+        A cut or oversized varint, no span or an empty one, spans out of order, or more than the largest bucket.
     """
-    values, value, shift = [], 0, 0
-    for byte in data:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            values.append(value)
-            value, shift = 0, 0
-        elif shift > 56:
-            raise _bad("a varint over 63 bits")
-    if shift or len(values) % 3:
-        raise _bad("a cut list")
     spans: list[Span] = []
-    tile, end, total = 0, 0, 0
-    for step, first, words in zip(values[::3], values[1::3], values[2::3], strict=True):
+    tile, end, total, blocks = 0, 0, 0, 0
+    for step, first, words in _triples(data):
         if step:
             tile, end = tile + step, 0
         start = first * block
         total += words
-        if not words or start < end or total * word_bytes > MAX_BUCKET_BYTES:
+        blocks += -(-words // block)
+        if not words or start < end or total * word_bytes > MAX_BUCKET_BYTES or blocks > MAX_BLOCKS:
             raise _bad(f"{words} words at {start} of tile {tile}")
         end = start + words
+        if max(end, tile) > MAX_WORD:
+            raise _bad(f"word {end} of tile {tile}")
         spans.append(Span(tile, start, end))
+    if not spans:
+        raise _bad("no span")
     return tuple(spans)
 
 
+def _triples(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """LEB128 varints of at most 63 bits, each in its shortest form, three by three; the list is never held."""
+    row: list[int] = []
+    value, shift = 0, 0
+    for byte in data:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            if not byte and shift > 7:
+                raise _bad("a varint longer than it need be")
+            row.append(value)
+            value, shift = 0, 0
+            if len(row) == 3:
+                yield row[0], row[1], row[2]
+                row = []
+        elif shift > 56:
+            raise _bad("a varint over 63 bits")
+    if shift or row:
+        raise _bad("a cut list")
+
+
 def _bad(found: str) -> CorruptInput:
-    return CorruptInput("span stream", found=found, expected=f"ordered spans of at most {MAX_BUCKET_BYTES} bytes in all")
+    limit = f"one or more ordered spans of at most {MAX_BUCKET_BYTES} bytes and {MAX_BLOCKS} blocks in all"
+    return CorruptInput("span stream", found=found, expected=limit)

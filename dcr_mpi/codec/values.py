@@ -29,9 +29,7 @@ def pack_values(
     return {SMALL: small.tobytes(), SMALL_ESCAPES: coded[small == ESCAPE].tobytes()}
 
 
-def unpack_values(
-    scheme: ValueScheme, streams: Mapping[int, Stream], count: int, dtype: DType
-) -> np.ndarray:
+def unpack_values(scheme: ValueScheme, streams: Mapping[int, Stream], count: int, dtype: DType) -> np.ndarray:
     """The coded words, (count,), as :meth:`Kernels.difference` gave them.
 
     Raises
@@ -56,6 +54,18 @@ def unpack_values(
         raise CorruptInput("value escapes", found=f"an escape of {int(escapes.min())}", expected=f"{ESCAPE} or more")
     coded[escaped] = escapes
     return coded
+
+
+def value_streams(scheme: ValueScheme, width: int) -> range:
+    """The streams that :func:`pack_values` makes for words of ``width`` bytes."""
+    if scheme != "ulp":
+        return range(PLANES, PLANES + width)
+    return range(SMALL, SMALL + 1 if width == 1 else SMALL_ESCAPES + 1)
+
+
+def dense_streams(width: int) -> range:
+    """The streams that :func:`pack_dense` makes."""
+    return range(DENSE_PLANES, DENSE_PLANES + width)
 
 
 def pack_dense(words: np.ndarray, dtype: DType) -> dict[int, bytes]:

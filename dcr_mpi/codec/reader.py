@@ -1,0 +1,190 @@
+"""Reading a bucket, strictly: its geometry and digests first, its changes once a baseline is at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ..digest import BLOCK_DIGEST_BYTES
+from ..dtypes import dtype
+from ..errors import CorruptInput, GeometryError
+from ..kernels.api import Changes, Kernels
+from ..layout import Span
+from ..wire import Bucket, Stream
+from .bucket import BASE, CHANGED, COUNTS, DENSE, GAP_ESCAPES, GAPS, PLAIN, REST, SPANS, TARGET
+from .table import BlockTable, block_table, is_block, unpack_spans
+from .values import SCHEMES, dense_streams, read, unpack_dense, unpack_values, value_streams
+
+
+class BucketReader:
+    """A bucket from the wire: its geometry and digests at once, its changes once a baseline is at hand.
+
+    Attributes
+    ----------
+    dtype : DType
+    table : BlockTable
+    changed, dense : bool arrays, one entry per block
+    base, target : list of bytes or None, one digest per block where there is one
+    rest : dict of span index to digest
+    anchor : bool
+        No baseline: every block is whole.
+
+    Raises
+    ------
+    CorruptInput
+        Unknown scheme or stream, or streams that do not fit each other.
+    """
+
+    def __init__(self, bucket: Bucket, anchor: bool) -> None:
+        self._streams: Mapping[int, Stream] = bucket.streams  # type: ignore[assignment]
+        log2 = bucket.block_log2
+        if bucket.positions != PLAIN or bucket.values >= len(SCHEMES) or not is_block(log2):
+            raise CorruptInput(
+                "bucket",
+                found=f"schemes {bucket.positions}/{bucket.values}, block 2^{log2}",
+                expected="those of format 1",
+                remedy="update dcr-mpi at this site",
+            )
+        try:
+            self.dtype = dtype(bucket.dtype)
+        except GeometryError as error:
+            raise CorruptInput("bucket", found=str(error), expected="a dtype") from None
+        self.values = SCHEMES[bucket.values]
+        self.block = 1 << log2
+        self.anchor = anchor
+        spans = unpack_spans(read(self._streams, SPANS, 1 << 24), self.block, self.dtype.word_bytes)
+        self.table = block_table(spans, self.block)
+        blocks = len(self.table)
+        self.changed = np.ones(blocks, bool) if anchor else self._bitmap(CHANGED, blocks)
+        self.dense = self.changed if anchor else self._bitmap(DENSE, blocks)
+        self._check_streams()
+        if bool((self.dense & ~self.changed).any()):
+            raise CorruptInput(
+                "bucket", found="a dense block that did not change", expected="dense blocks among the changed"
+            )
+        quiet = np.unique(self.table.span[~self.changed])
+        self.base = self._digests(BASE, np.flatnonzero(self.changed) if not anchor else quiet, blocks)
+        self.target = self._digests(TARGET, np.flatnonzero(self.changed), blocks)
+        rest = self._digests(REST, quiet, len(spans))
+        self.rest = {int(span): digest for span in quiet if (digest := rest[span]) is not None}
+        self._counts = self._read_counts()
+        self._unpacked: tuple[np.ndarray, np.ndarray] | None = None
+
+    def _check_streams(self) -> None:
+        """Refuse streams that nothing here would read: every byte of a part has a meaning."""
+        width = self.dtype.word_bytes
+        used = {SPANS, TARGET}
+        if not self.anchor:
+            used |= {CHANGED, DENSE, COUNTS, BASE, REST, GAPS, GAP_ESCAPES, *value_streams(self.values, width)}
+        if bool(self.dense.any()):
+            used |= set(dense_streams(width))
+        extra = sorted(set(self._streams) - used)
+        if extra:
+            raise CorruptInput(
+                "bucket",
+                found=f"streams {extra[:8]}",
+                expected=f"some of {sorted(used)}",
+                remedy="update dcr-mpi at this site",
+            )
+
+    def _bitmap(self, number: int, blocks: int) -> np.ndarray:
+        raw = read(self._streams, number, -(-blocks // 8))
+        if not raw:
+            return np.zeros(blocks, bool)
+        bits = np.unpackbits(np.frombuffer(raw, np.uint8), bitorder="little").astype(bool)
+        if len(raw) != -(-blocks // 8) or bool(bits[blocks:].any()):
+            raise CorruptInput(f"stream {number}", found=f"{len(raw)} bytes", expected=f"a bitmap of {blocks} bits")
+        return bits[:blocks]
+
+    def _digests(self, number: int, which: np.ndarray, slots: int) -> list[bytes | None]:
+        raw = read(self._streams, number, len(which) * BLOCK_DIGEST_BYTES)
+        if len(raw) != len(which) * BLOCK_DIGEST_BYTES:
+            raise CorruptInput(f"stream {number}", found=f"{len(raw)} bytes", expected=f"{len(which)} digests")
+        out: list[bytes | None] = [None] * slots
+        for k, slot in enumerate(which):
+            out[slot] = raw[k * BLOCK_DIGEST_BYTES : (k + 1) * BLOCK_DIGEST_BYTES]
+        return out
+
+    def _read_counts(self) -> np.ndarray:
+        sparse = self.changed & ~self.dense
+        raw = read(self._streams, COUNTS, 4 * int(sparse.sum()))
+        counts = np.zeros(len(self.table), np.int64)
+        if len(raw) != 4 * int(sparse.sum()):
+            raise CorruptInput("stream of counts", found=f"{len(raw)} bytes", expected=f"{int(sparse.sum())} counts")
+        counts[sparse] = np.frombuffer(raw, "<u4")
+        if bool((counts[sparse] < 1).any()) or bool((counts > self.table.size).any()):
+            raise CorruptInput(
+                "stream of counts", found="a count of 0 or over its block", expected="1 to the block's words"
+            )
+        return counts
+
+    def _sparse(self) -> tuple[np.ndarray, np.ndarray]:
+        """Positions and coded values of every sparse block, unpacked once."""
+        if self._unpacked is None:
+            total = int(self._counts.sum())
+            gaps = np.frombuffer(read(self._streams, GAPS, total), np.uint8)
+            escapes = read(self._streams, GAP_ESCAPES, 4 * total)
+            if len(escapes) % 4:
+                raise CorruptInput("gap escapes", found=f"{len(escapes)} bytes", expected="a multiple of 4")
+            positions = self._kernels.unpack_gaps(gaps, np.frombuffer(escapes, "<u4"), self._counts, self.table.size)
+            self._unpacked = positions, unpack_values(self.values, self._streams, total, self.dtype)
+        return self._unpacked
+
+    def decode(self, blocks: np.ndarray, base: np.ndarray, kernels: Kernels) -> tuple[np.ndarray, Changes]:
+        """The target of the given changed blocks, and what changed in them.
+
+        Parameters
+        ----------
+        blocks : int array
+            Indices of changed blocks, increasing. For an anchor ``base`` may hold anything.
+        base : array
+            Their verified baseline words, packed as ``table.select(blocks)``.
+
+        Returns
+        -------
+        (array, Changes)
+            Bucket array of the targets, packed alike; digests are the caller's to compare.
+        """
+        self._kernels = kernels
+        mine = self.table.select(blocks)
+        target = base.copy()
+        picked = self._counts[blocks]
+        positions, coded = self._sparse()
+        if len(blocks) != len(self.table):
+            begin = np.cumsum(self._counts) - self._counts
+            keep = np.repeat(begin[blocks] - (np.cumsum(picked) - picked), picked) + np.arange(int(picked.sum()))
+            positions, coded = positions[keep], coded[keep]
+        old = kernels.gather(base, mine.offset, picked, positions)
+        new = kernels.restore(self.values, old, coded, self.dtype)
+        kernels.scatter(target, mine.offset, picked, positions, new)
+        if not bool(self.dense[blocks].any()):
+            return target, Changes(picked, positions, old, new)
+        self._place_dense(blocks, mine, target)
+        return target, kernels.changes(base, target, mine.offset, mine.size)
+
+    def _place_dense(self, blocks: np.ndarray, mine: BlockTable, target: np.ndarray) -> None:
+        sizes = np.where(self.dense, self.table.size, 0)
+        whole = unpack_dense(self._streams, int(sizes.sum()), self.dtype)
+        begin = np.cumsum(sizes) - sizes
+        for k, block in enumerate(blocks):
+            if self.dense[block]:
+                mine.view(target, k)[...] = whole[begin[block] : begin[block] + sizes[block]]
+
+
+def check_spans(reader: BucketReader, allowed: Sequence[Span], name_of: Mapping[int, str]) -> None:
+    """Check that a bucket covers only spans that its part may hold, with the right dtype (``name_of`` by tile).
+
+    Raises
+    ------
+    CorruptInput
+    """
+    limits = {s.tile: s for s in allowed}
+    for span in reader.table.spans:
+        room = limits.get(span.tile)
+        if room is None or span.start < room.start or span.stop > room.stop or name_of[span.tile] != reader.dtype.name:
+            raise CorruptInput(
+                "bucket",
+                found=f"words {span.start}..{span.stop} of tile {span.tile}, {reader.dtype.name}",
+                expected="the spans and dtypes of its part in the tiling",
+            )
