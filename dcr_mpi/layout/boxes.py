@@ -75,6 +75,7 @@ def check_piece(piece: Piece) -> None:
     local, canonical = ([n for n in box.shape if n != 1] for box in (piece.local, piece.canonical))
     if local != canonical:
         raise GeometryError(
-            f"piece of tensor {piece.tensor!r}", found=f"local extents {piece.local.shape}",
+            f"piece of tensor {piece.tensor!r}",
+            found=f"local extents {piece.local.shape}",
             expected=f"the canonical extents {piece.canonical.shape}, up to extents of 1",
-        )  # fmt: skip
+        )

@@ -28,8 +28,9 @@ def split(tensor: str, shape: Shape, dtype: str, axis: int, parts: int, index: i
     """A row split (``axis`` 0), a column split (1) or a split along any other axis."""
     start, stop = chunk(shape[axis], parts, index)
     canonical = _along(Box.whole(shape), axis, start, stop)
-    return DatasetLayout(path or tensor, canonical.shape, dtype,
-                         (Piece(tensor, Box.whole(canonical.shape), canonical),))  # fmt: skip
+    return DatasetLayout(
+        path or tensor, canonical.shape, dtype, (Piece(tensor, Box.whole(canonical.shape), canonical),)
+    )
 
 
 def fused(
@@ -52,7 +53,18 @@ def fused(
 
 
 def grouped_qkv(
-    path: str, q: str, k: str, v: str, dtype: str, *, groups: int, queries: int, head: int, hidden: int, parts: int, index: int
+    path: str,
+    q: str,
+    k: str,
+    v: str,
+    dtype: str,
+    *,
+    groups: int,
+    queries: int,
+    head: int,
+    hidden: int,
+    parts: int,
+    index: int,
 ) -> DatasetLayout:
     """Group-interleaved QKV: for each key-value group its ``queries`` query heads, its key head, its value head.
 
@@ -64,7 +76,9 @@ def grouped_qkv(
     for group in range(first, last):
         for tensor, heads in ((q, queries), (k, 1), (v, 1)):
             rows = heads * head
-            pieces.append(Piece(tensor, Box((at, 0), (at + rows, hidden)), Box((group * rows, 0), ((group + 1) * rows, hidden))))
+            pieces.append(
+                Piece(tensor, Box((at, 0), (at + rows, hidden)), Box((group * rows, 0), ((group + 1) * rows, hidden)))
+            )
             at += rows
     return DatasetLayout(path, (at, hidden), dtype, tuple(pieces))
 
@@ -76,9 +90,7 @@ def stacked(path: str, tensors: Sequence[str], shape: Shape, dtype: str) -> Data
     return DatasetLayout(path, (len(tensors), *shape), dtype, pieces)
 
 
-def padded(
-    tensor: str, shape: Shape, dtype: str, rows: int, parts: int, index: int, path: str = ""
-) -> DatasetLayout:
+def padded(tensor: str, shape: Shape, dtype: str, rows: int, parts: int, index: int, path: str = "") -> DatasetLayout:
     """A row split of a tensor whose rows are padded to ``rows`` (a multiple of ``parts``), as vocabularies are.
 
     Local rows past the tensor's last are padding: in no canonical box, and never written.
@@ -88,7 +100,9 @@ def padded(
     local = Box.whole((each, *shape[1:]))
     pieces = (Piece(tensor, _along(local, 0, 0, stop - start), _along(Box.whole(shape), 0, start, stop)),)
     rest = (_along(local, 0, stop - start, each),)
-    return DatasetLayout(path or tensor, local.shape, dtype, pieces if stop > start else (), rest if stop - start < each else ())
+    return DatasetLayout(
+        path or tensor, local.shape, dtype, pieces if stop > start else (), rest if stop - start < each else ()
+    )
 
 
 def _along(box: Box, axis: int, start: int, stop: int) -> Box:

@@ -7,7 +7,6 @@ that a part travels to few ranks, then by dtype, so that a bucket has one word w
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ class Place:
     box: Box
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Span:
     """Words ``start..stop`` of a tile: what a part, and a bucket, is made of."""
 
@@ -70,11 +69,12 @@ class Placement:
         straddled = [p for _, _, p in self._held[tensor] if not box.within(p.canonical) and p.canonical.meet(box)]
         if straddled or not found:
             raise GeometryError(
-                f"tile {box.start}..{box.stop} of tensor {tensor}", found="a tile that no piece holds whole",
+                f"tile {box.start}..{box.stop} of tensor {tensor}",
+                found="a tile that no piece holds whole",
                 expected=f"tiles cut for the layout of {self.layout.name!r}",
-                remedy="register this site's layout and let the trainer list the site: versions encoded from then on fit, "
-                "and an anchor brings the site there",
-            )  # fmt: skip
+                remedy="register this site's layout and let the trainer list the site: versions encoded from then on "
+                "fit, and an anchor brings the site there",
+            )
         return tuple(found)
 
 
@@ -101,7 +101,7 @@ def tile_region(tile: Tile, tensors: Sequence[TensorSpec]) -> Region:
 
 
 def geometry_rows(regions: Sequence[Region], starts: np.ndarray) -> np.ndarray:
-    """Rows for :meth:`Kernels.state_words`: first word in the tile, base, extents, strides; outermost padded with 1s."""
+    """Rows for :meth:`Kernels.state_words`: first word in the tile, base, extents, strides, padded with 1s."""
     dims = max((len(r.shape) for r in regions), default=1)
     rows = np.ones((len(regions), 2 + 2 * dims), np.int64)
     for row, region, start in zip(rows, regions, starts, strict=True):
@@ -156,32 +156,38 @@ def part_spans(tiling: Tiling, tensors: Sequence[TensorSpec], part: int) -> tupl
 
 
 def check_tiling(tiling: Tiling, tensors: Sequence[TensorSpec], max_block: int) -> None:
-    """Check a tiling that came from a store: every tile inside its tensor, all words once, parts in order.
+    """Check a tiling that came from a store: tiles inside their tensors, every element in one, parts in order.
 
     Raises
     ------
     GeometryError
     """
-    volumes = [0] * len(tensors)
+    boxes: list[list[Box]] = [[] for _ in tensors]
     for tile in tiling.tiles:
         spec = tensors[tile.tensor] if 0 <= tile.tensor < len(tensors) else None
         box = tile.box
-        if spec is None or len(box.start) != len(box.stop) or not box.within(Box.whole(spec.shape)) or box.size < 1:
-            raise GeometryError("tiling", found=f"tile {box.start}..{box.stop} of tensor {tile.tensor}",
-                                expected="a box inside a tensor of the policy")  # fmt: skip
-        volumes[tile.tensor] += box.size
-    for spec, volume in zip(tensors, volumes, strict=True):
-        if volume != math.prod(spec.shape):
-            raise GeometryError("tiling", found=f"{volume} elements of {spec.name!r}", expected=str(math.prod(spec.shape)))
+        fits = len(box.start) == len(box.stop) and all(n > 0 for n in box.shape)
+        if spec is None or not fits or not box.within(Box.whole(spec.shape)) or tile.shard < 0:
+            raise GeometryError(
+                "tiling",
+                found=f"tile {box.start}..{box.stop} of tensor {tile.tensor}",
+                expected="a box inside a tensor of the policy",
+            )
+        boxes[tile.tensor].append(box)
+    for spec, held in zip(tensors, boxes, strict=True):
+        whole = Box.whole(spec.shape)
+        if sum(box.size for box in held) != whole.size or any(len(owners) != 1 for _, owners in refine(whole, held)):
+            raise GeometryError(
+                f"tiling, tensor {spec.name!r}", found="elements in no tile, or in two", expected="each in one tile"
+            )
     block = tiling.block
+    if not 0 < block <= max_block or block & (block - 1):
+        raise GeometryError("tiling", found=f"blocks of {block} words", expected=f"a power of two up to {max_block}")
     order = [(c.tile, c.element) for c in tiling.cuts]
     inside = all(
-        0 <= c.tile < len(tiling.tiles)
-        and 0 <= c.element < tile_words(tiling.tiles[c.tile], tensors)
-        and c.element % max(block, 1) == 0
-        for c in tiling.cuts
+        0 <= tile < len(tiling.tiles) and 0 <= at < tile_words(tiling.tiles[tile], tensors) and at % block == 0
+        for tile, at in order
     )
-    if not 0 < block <= max_block or not inside or sorted(set(order)) != order or bool(order) != bool(tiling.tiles) or (
-        order and order[0] != (0, 0)
-    ):
-        raise GeometryError("tiling", found=f"block {block}, {len(order)} cuts", expected="increasing cuts at block limits")
+    begins = order[0] == (0, 0) if order else not tiling.tiles
+    if not inside or not begins or sorted(set(order)) != order:
+        raise GeometryError("tiling", found=f"{len(order)} cuts", expected="increasing cuts at block limits from 0 on")
