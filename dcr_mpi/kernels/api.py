@@ -5,8 +5,8 @@ only this Protocol. A *bucket* is one flat array of words in which blocks lie at
 ``sizes`` are int64 arrays of one entry per block, in words, and every offset is a multiple of ``ALIGN`` so that
 a kernel may compare whole 64-bit groups. Words are uint8, uint16, uint32 or uint64; nothing here is ever a float.
 
-``counts`` are changes per block (int64); positions are word indices inside their block (uint32), strictly increasing within
-a block, blocks one after another.
+``counts`` are changes per block (int64); positions are word indices inside their block (uint32), strictly increasing
+within a block, blocks one after another.
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ class Kernels(Protocol):
         """Compare two buckets word by word."""
         ...
 
-    def gather(
-        self, words: np.ndarray, offsets: np.ndarray, counts: np.ndarray, positions: np.ndarray
-    ) -> np.ndarray:
+    def gather(self, words: np.ndarray, offsets: np.ndarray, counts: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Words at the positions, (total,)."""
         ...
 
@@ -68,9 +66,7 @@ class Kernels(Protocol):
         """
         ...
 
-    def unpack_gaps(
-        self, gaps: np.ndarray, escapes: np.ndarray, counts: np.ndarray, sizes: np.ndarray
-    ) -> np.ndarray:
+    def unpack_gaps(self, gaps: np.ndarray, escapes: np.ndarray, counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Inverse of :meth:`pack_gaps`, strict.
 
         Raises

@@ -42,9 +42,7 @@ class JitKernels:
         empty = np.empty(0, np.uint32), np.empty(0, base.dtype), np.empty(0, base.dtype)
         return Changes(counts, *(np.concatenate(column) for column in zip(empty, *parts, strict=True)))
 
-    def gather(
-        self, words: np.ndarray, offsets: np.ndarray, counts: np.ndarray, positions: np.ndarray
-    ) -> np.ndarray:
+    def gather(self, words: np.ndarray, offsets: np.ndarray, counts: np.ndarray, positions: np.ndarray) -> np.ndarray:
         out = np.empty(len(positions), words.dtype)
         _gather(words, offsets, counts, positions, out)
         return out
@@ -66,16 +64,20 @@ class JitKernels:
             _pack_gaps(positions, counts, gaps, escapes)
         return gaps, escapes
 
-    def unpack_gaps(
-        self, gaps: np.ndarray, escapes: np.ndarray, counts: np.ndarray, sizes: np.ndarray
-    ) -> np.ndarray:
+    def unpack_gaps(self, gaps: np.ndarray, escapes: np.ndarray, counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         if int(counts.sum()) != len(gaps):
             raise bad_gaps(f"{len(gaps)} gaps for {int(counts.sum())} changes")
         positions = np.empty(len(gaps), np.uint32)
         fault = _unpack_gaps(gaps, escapes, counts, sizes, positions)
         if fault:
-            raise bad_gaps(("", "escapes that do not match the escape bytes", "an escape under 255",
-                            "a position past the end of its block")[fault])  # fmt: skip
+            raise bad_gaps(
+                (
+                    "",
+                    "escapes that do not match the escape bytes",
+                    "an escape under 255",
+                    "a position past the end of its block",
+                )[fault]
+            )
         return positions
 
     def difference(self, scheme: ValueScheme, old: np.ndarray, new: np.ndarray, dtype: DType) -> np.ndarray:

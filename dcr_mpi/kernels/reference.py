@@ -27,9 +27,7 @@ class ReferenceKernels:
         at = _absolute(offsets, counts, positions)
         return Changes(counts, positions, base[at], new[at])
 
-    def gather(
-        self, words: np.ndarray, offsets: np.ndarray, counts: np.ndarray, positions: np.ndarray
-    ) -> np.ndarray:
+    def gather(self, words: np.ndarray, offsets: np.ndarray, counts: np.ndarray, positions: np.ndarray) -> np.ndarray:
         return words[_absolute(offsets, counts, positions)]
 
     def scatter(
@@ -50,9 +48,7 @@ class ReferenceKernels:
         escapes = gaps[gaps >= GAP_ESCAPE].astype(np.uint32)
         return np.minimum(gaps, GAP_ESCAPE).astype(np.uint8), escapes
 
-    def unpack_gaps(
-        self, gaps: np.ndarray, escapes: np.ndarray, counts: np.ndarray, sizes: np.ndarray
-    ) -> np.ndarray:
+    def unpack_gaps(self, gaps: np.ndarray, escapes: np.ndarray, counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         if int(counts.sum()) != len(gaps):
             raise bad_gaps(f"{len(gaps)} gaps for {int(counts.sum())} changes")
         steps = gaps.astype(np.int64)
