@@ -1,0 +1,75 @@
+# Needs a Python 3.11 or later and make, nothing else; whatever more is wanted goes into .venv.
+#   make demo STORE=s3     make test PYTEST_ARGS="-k tiles"     make setup PYTHON=/opt/python3.12/bin/python3
+SHELL := /bin/sh
+VENV := .venv
+PY := $(VENV)/bin/python
+STORE ?= dir
+JOBS ?= 2
+PYTEST_ARGS ?=
+LOCK_ARGS ?=
+PIP = $(PY) -m pip --disable-pip-version-check --no-input
+INSTALL = $(PIP) install --quiet --require-hashes --only-binary :all:
+
+# Another environment that happens to be active must not leak into this one.
+unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME PYTHONSTARTUP
+export PYTHONNOUSERSITE := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup setup-dev demo test test-slow check format lock bench clean
+
+help: ## show this list
+	@echo "make TARGET, where TARGET is one of"
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{printf "%-12s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.run ## make .venv with everything that running needs, an MPI included
+
+setup-dev: $(VENV)/.dev ## the same, and what tests and checks need
+
+demo: $(VENV)/.run $(if $(filter s3,$(STORE)),$(VENV)/.s3) ## run the main job on a small model (STORE=dir, or s3 with a real server)
+	$(PY) -m bench.demo --store $(STORE)
+
+test: $(VENV)/.dev ## run the tests (PYTEST_ARGS=... for pytest, JOBS=2 processes)
+	$(PY) -m pytest -n $(JOBS) --dist worksteal --durations 10 $(PYTEST_ARGS)
+
+test-slow: $(VENV)/.dev ## run the tests, the long ones too
+	$(PY) -m pytest -n $(JOBS) --dist worksteal --durations 20 --run-slow $(PYTEST_ARGS)
+
+check: $(VENV)/.dev ## lint, formatting, types, and who may import whom
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+format: $(VENV)/.dev ## format the code and mend what ruff can mend
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+bench: $(VENV)/.run ## measure, beside memcpy and the reference formats
+	@test -e bench/__main__.py || { echo "make bench: this version has no benchmarks yet (bench/__main__.py)" >&2; exit 1; }
+	$(PY) -m bench
+
+lock: $(VENV)/.dev ## write requirements/*.lock anew (LOCK_ARGS=--upgrade for newer versions)
+	$(PIP) install --quiet uv
+	requirements/compile.sh $(VENV)/bin/uv $(LOCK_ARGS)
+
+clean: ## remove .venv and everything else that was made here
+	rm -rf $(VENV) build demo-out bench/out *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find dcr_mpi bench tests -name __pycache__ -prune -exec rm -rf {} +
+
+# The stamps say which locks .venv was made from; a second call does nothing.
+$(PY):
+	@sh requirements/venv.sh $(VENV) $(PYTHON)
+
+$(VENV)/.run: requirements/run.lock pyproject.toml | $(PY)
+	$(INSTALL) -r requirements/run.lock
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.lock $(VENV)/.run
+	$(INSTALL) -r requirements/dev.lock
+	@touch $@
+
+$(VENV)/.s3: requirements/s3.lock $(VENV)/.run
+	$(INSTALL) -r requirements/s3.lock
+	@touch $@
