@@ -121,6 +121,7 @@ class Tile:
     start: tuple[int, ...]
     stop: tuple[int, ...]
     shard: int  # index of the trainer shard that encodes it
+    group: int = 0  # tiles of one group come from one trainer shard and go to the same shards of every site
 
     @property
     def box(self) -> Box:

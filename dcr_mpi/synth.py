@@ -61,7 +61,7 @@ def site_layout(shape: Shape, shards: int = 2) -> Layout:
 
 def _trainer_shard(s: Shape, parts: int, i: int) -> tuple[DatasetLayout, ...]:
     tied = build.padded("model.embed.weight", (s.vocabulary, s.hidden), "bf16", s.padded, parts, i)
-    out = [DatasetLayout(tied.path, tied.shape, tied.dtype, tied.pieces, tied.padding, ("lm_head.weight",))]
+    out = [DatasetLayout("lm_head.weight", tied.shape, tied.dtype, tied.pieces, tied.padding, (tied.path,))]
     for layer in range(s.layers):
         n, q = f"model.layers.{layer}", s.groups * s.queries * s.head
         out.append(

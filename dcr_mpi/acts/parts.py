@@ -102,16 +102,21 @@ class PartBuilder:
         return built
 
     def buckets(self, index: int) -> Iterator[tuple[str, list[Span]]]:
-        """The part's spans grouped into buckets of one dtype and at most ``bucket_bytes``."""
-        name, group, room = "", [], 0
+        """The part's spans in buckets of one dtype and one destination, of at most ``bucket_bytes``.
+
+        One destination: a receiver owns a bucket whole or not at all, so a bucket may be coded as one.
+        """
+        name, group, room, destination = "", [], 0, -1
         for span in part_spans(self._tiling, self._policy.tensors, index):
             kind = self._dtype_of(span.tile)
             width, at = dtype(kind).word_bytes, span.start
             while at < span.stop:
-                if kind != name or room < min(span.stop - at, self._tiling.block) * width:
+                whither = self._tiling.tiles[span.tile].group
+                if (kind, whither) != (name, destination) or room < min(span.stop - at, self._tiling.block) * width:
                     if group:
                         yield name, group
-                    name, group, room = kind, [], max(self._bucket_bytes, self._tiling.block * width)
+                    name, destination, group = kind, whither, []
+                    room = max(self._bucket_bytes, self._tiling.block * width)
                 step = min(span.stop - at, max(room // (self._tiling.block * width), 1) * self._tiling.block)
                 group.append(Span(span.tile, at, at + step))
                 at, room = at + step, room - step * width

@@ -169,6 +169,6 @@ def _result(future: Future[Any], entry: PartEntry) -> Any:
     try:
         return future.result()
     except DcrError as error:
-        if not isinstance(error, PeerFailed):
+        if not isinstance(error, PeerFailed) and f"part {entry.index}" not in str(error):
             error.args = (f"part {entry.index}: {error}",)
         raise

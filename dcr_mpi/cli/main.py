@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import signal
 import sys
@@ -19,7 +18,7 @@ from ..errors import DcrError, Preempted, ResourceError, UsageError
 from ..events import Events
 from ..jsonable import dumps
 from ..kernels import get_kernels
-from ..store import S3Options, open_store
+from ..store import open_store
 from . import text
 from .parser import build
 
@@ -78,7 +77,7 @@ def _overrides(pairs: Sequence[str]) -> dict[str, str]:
 def _act(args: argparse.Namespace, config: Config, ranks: comm.Comm) -> int:
     from .commands import COMMANDS
 
-    store = open_store(config.store.url, S3Options(**dataclasses.asdict(config.store.s3)))
+    store = open_store(config.store.url, config.store.s3)
     kernels = get_kernels(config.kernels, config.device)
     subject = getattr(args, "site", None) or "trainer"
     with Events(config.events.dir, args.command, subject, ranks.rank, ranks.size, config.events.progress_s) as events:

@@ -13,7 +13,7 @@ from ..layout import Span
 
 MIN_BLOCK_LOG2, MAX_BLOCK_LOG2 = 6, 24
 MAX_BUCKET_BYTES = 1 << 30
-MAX_BLOCKS = 1 << 20  # in a bucket: a reader keeps a few hundred bytes for each, before it knows the part's geometry
+MAX_BLOCKS = 1 << 18  # in a bucket: a reader keeps a few hundred bytes for each, before it knows the part's geometry
 MAX_WORD = 1 << 62  # index of a word or a tile: sums stay inside 64 signed bits
 
 

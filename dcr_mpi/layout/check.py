@@ -54,8 +54,9 @@ def tensors_of(layout: Layout) -> tuple[TensorSpec, ...]:
                 expected="one dtype",
                 remedy="publish all its shards with one dtype",
             )
-        if piece.tensor == dataset.path:
-            aliases[piece.tensor].update(dataset.names)
+        names = {dataset.path, *dataset.names}
+        if piece.tensor in names:
+            aliases[piece.tensor] |= names - {piece.tensor}
     taken: dict[str, str] = {}
     for tensor, others in aliases.items():
         for name in others:

@@ -121,8 +121,10 @@ def make_tiles(policy: Policy, sites: Mapping[str, Layout]) -> tuple[Tile, ...]:
         for cell, _ in refine(Box.whole(spec.shape), cuts):
             shard = min(place.shard for place in trainer.find(number, cell))
             needs = tuple(tuple(sorted({p.shard for p in o.find(number, cell)})) for o in others)
-            keyed.append(((shard, needs, spec.dtype, number, cell.start), Tile(number, cell.start, cell.stop, shard)))
-    return tuple(tile for _, tile in sorted(keyed, key=lambda pair: pair[0]))
+            keyed.append(((shard, needs), (spec.dtype, number, cell.start), cell))
+    keyed.sort(key=lambda row: row[:2])
+    groups = {key: k for k, key in enumerate(dict.fromkeys(key for key, _, _ in keyed))}
+    return tuple(Tile(number, cell.start, cell.stop, key[0], groups[key]) for key, (_, number, _), cell in keyed)
 
 
 def cut_parts(tiles: Sequence[Tile], tensors: Sequence[TensorSpec], block: int, part_bytes: int) -> tuple[Cut, ...]:
