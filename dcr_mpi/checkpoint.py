@@ -34,7 +34,7 @@ class Checkpoint:
         self, directory: Path, layout: Layout, step_attribute: str = "step", dtypes: Mapping[str, str] = {}
     ) -> None:
         self.directory, self.layout = Path(directory), layout
-        self._options = {"step_attribute": step_attribute, "dtypes": dtypes}
+        self._step_attribute, self._dtypes = step_attribute, dtypes
         self._readers: OrderedDict[int, ShardReader] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -51,7 +51,7 @@ class Checkpoint:
         GeometryError
             A dataset is missing, new, or has another shape, dtype or set of names than the layout says.
         """
-        found = inventory(self.path(shard), **self._options)
+        found = inventory(self.path(shard), step_attribute=self._step_attribute, dtypes=self._dtypes)
         check_shard(found, self.layout.shards[shard])
         return found
 
@@ -63,9 +63,7 @@ class Checkpoint:
         with self._lock:
             reader = self._readers.pop(shard, None)
             if reader is None:
-                found = inventory(self.path(shard), **self._options)
-                check_shard(found, self.layout.shards[shard])
-                reader = ShardReader(self.path(shard), found)
+                reader = ShardReader(self.path(shard), self.inventory(shard))
             self._readers[shard] = reader
             while len(self._readers) > _OPEN_SHARDS:
                 self._readers.popitem(last=False)[1].close()

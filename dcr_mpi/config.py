@@ -153,6 +153,8 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UsageError(f"configuration {path}", found="no such file", expected="a YAML file",
                          remedy="copy configs/example.yaml, or name the file with --config") from None  # fmt: skip
+    except IsADirectoryError:
+        raise UsageError(f"configuration {path}", found="a directory", expected="a YAML file") from None
     except OSError as error:
         raise from_os_error(error, f"configuration {path}") from error
     plain = parse(text, str(path))

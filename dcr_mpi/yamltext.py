@@ -17,9 +17,9 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
             if key_node.tag == "tag:yaml.org,2002:merge":
-                continue  # "<<": its keys yield to the mapping's own, as documented by YAML
+                continue  # "<<": its keys yield to the mapping's own
+            key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
                 raise _problem(key_node, f"key {key!r} is a {type(key).__name__}: put it in quotes")
             if key in seen:

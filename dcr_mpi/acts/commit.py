@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from ..catalog import Catalog, check_policy
 from ..errors import Conflict, NotReady
-from ..model import Decision
+from ..model import Decision, Receipt
 
 
 def decide(
@@ -50,12 +51,9 @@ def decide(
         prepared = {}
         for site in needed:
             left = max(0.0, wait_s - (time.monotonic() - begun))
-            found = catalog.wait(
-                f"prepared receipt of site {site!r} for version {version}",
-                lambda site=site: _look(catalog, version, site),
-                left,
-                poll_s,
-            )  # type: ignore[misc]
+            what = f"prepared receipt of site {site!r} for version {version}"
+            look: Callable[[], tuple[Receipt, str] | Decision | None] = partial(_look, catalog, version, site)
+            found = catalog.wait(what, look, left, poll_s)
             if isinstance(found, Decision):
                 return found
             receipt, receipt_digest = found
@@ -75,7 +73,7 @@ def decide(
     return catalog.put_decision(Decision(manifest.policy_sha256, version, True, digest, prepared))
 
 
-def _look(catalog: Catalog, version: int, site: str) -> object:
+def _look(catalog: Catalog, version: int, site: str) -> tuple[Receipt, str] | Decision | None:
     """A site's receipt, or a decision that somebody else put meanwhile."""
     return catalog.receipt(version, "prepared", site) or catalog.decision(version)
 

@@ -79,10 +79,9 @@ def encode(ports: Ports, job: EncodeJob) -> Receipt:
             return encoded_receipt(ports, standing.manifest, standing.digest)
         plan = loads(_Plan, ports.once("plan", lambda: dumps(_plan(ports, job, policy))), "plan")
         tiling = loads(Tiling, ports.once("tiling", lambda: dumps(ports.catalog.tiling(plan.opened.tiling))), "tiling")
-    options = {"step_attribute": job.step_attribute, "dtypes": job.dtypes}
     with (
-        Checkpoint(Path(plan.base_directory), policy.trainer, **options) as base,
-        Checkpoint(job.new, policy.trainer, **options) as new,
+        Checkpoint(Path(plan.base_directory), policy.trainer, job.step_attribute, job.dtypes) as base,
+        Checkpoint(job.new, policy.trainer, job.step_attribute, job.dtypes) as new,
     ):
         with ports.events.stage("check"):
             for shard in range(ports.comm.rank, len(policy.trainer.shards), ports.comm.size):
@@ -202,31 +201,31 @@ def _base_directory(
     job: EncodeJob, policy: Policy, policy_sha: str, base: Manifest, known: Source | None
 ) -> tuple[Path, bool]:
     """Where the base is, and whether the record already vouches for its bits."""
-    mine = (
-        known
-        if known is not None
-        and (known.policy_sha256, known.version, known.state) == (policy_sha, base.version, base.state)
-        else None
-    )
-    if job.base is None and mine is None:
+    mine = known if known is not None and _holds(known, policy_sha, base) else None
+    directory = job.base if job.base is not None else Path(mine.directory) if mine is not None else None
+    if directory is None:
         raise UsageError(
             "base checkpoint",
             found=f"no record of a directory that holds version {base.version}",
             expected="one",
             remedy="name it with --base; its state digest is checked",
         )
-    directory = job.base if job.base is not None or mine is None else Path(mine.directory)
     check_shard_set(directory, policy.trainer, job.step_attribute, job.dtypes)
-    if directory.resolve() == job.new.resolve():
+    directory = directory.resolve()
+    if directory == job.new.resolve():
         raise UsageError(
             "checkpoints",
             found=f"{directory} as base and as new",
             expected="two directories",
             remedy="keep the baseline until the next version is committed",
         )
-    vouched = mine is not None and Path(mine.directory).resolve() == directory.resolve()
     files = {name: tuple(stat) for name, stat in fingerprint(directory, policy.trainer).items()}
-    return directory.resolve(), vouched and mine is not None and mine.files == files
+    return directory, mine is not None and Path(mine.directory) == directory and mine.files == files
+
+
+def _holds(source: Source, policy_sha: str, version: Manifest) -> bool:
+    """Whether a record is about this very version."""
+    return (source.policy_sha256, source.version, source.state) == (policy_sha, version.version, version.state)
 
 
 def _check_base(ports: Ports, base: Checkpoint, policy: Policy, manifest: Manifest) -> None:

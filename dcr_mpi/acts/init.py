@@ -45,10 +45,9 @@ def init_policy(ports: Ports, job: InitJob) -> Receipt:
     Conflict
         The policy exists with other tensors, another layout, or another version 0.
     """
-    options = {"step_attribute": job.step_attribute, "dtypes": job.dtypes}
     raw = ports.once("policy", lambda: dumps(_policy(ports, job)))
     policy, policy_sha = loads(Policy, raw, "policy.json"), sha256(raw)
-    with Checkpoint(job.checkpoint, policy.trainer, **options) as checkpoint:
+    with Checkpoint(job.checkpoint, policy.trainer, job.step_attribute, job.dtypes) as checkpoint:
         for shard in range(ports.comm.rank, len(policy.trainer.shards), ports.comm.size):
             checkpoint.inventory(shard)
         before = fingerprint(job.checkpoint, policy.trainer)

@@ -85,7 +85,7 @@ class Landing:
         names = {s.tile: self._policy.tensors[self._tiling.tiles[s.tile].tensor].dtype for s in allowed}
         patches: dict[int, list[Patch]] = {s: [] for s in shards}
         lanes: dict[int, dict[int, Lanes]] = {s: {} for s in shards}
-        covered = []
+        covered: list[Span] = []
         for bucket in buckets:
             reader = BucketReader(bucket, anchor=False)
             check_spans(reader, allowed, names)

@@ -106,7 +106,8 @@ class PartBuilder:
 
         One destination: a receiver owns a bucket whole or not at all, so a bucket may be coded as one.
         """
-        name, group, room, destination = "", [], 0, -1
+        group: list[Span] = []
+        name, room, destination = "", 0, -1
         for span in part_spans(self._tiling, self._policy.tensors, index):
             kind = self._dtype_of(span.tile)
             width, at = dtype(kind).word_bytes, span.start
@@ -171,11 +172,11 @@ class PartBuilder:
         blocks = np.flatnonzero(reader.changed)
         mine = reader.table.select(blocks)
         before = np.zeros(mine.length, new.dtype)
-        for k, block in enumerate(blocks):
+        for k, block in enumerate(blocks.tolist()):
             if base is not None:
                 mine.view(before, k)[...] = reader.table.view(base, block)
         target, _ = reader.decode(blocks, before, self._kernels)
-        for k, block in enumerate(blocks):
+        for k, block in enumerate(blocks.tolist()):
             if bool((mine.view(target, k) != reader.table.view(new, block)).any()):
                 raise VerifyFailed(
                     "self-check of the encoder",

@@ -87,7 +87,7 @@ def publish(
                 upload.result()
     progress.done()
     gathered = ports.comm.allgather(dumps(entries), "parts of all ranks")
-    every = [e for raw in gathered for e in loads(tuple[PartEntry, ...], raw, "parts of a rank")]  # type: ignore[arg-type]
+    every = [e for raw in gathered for e in loads(tuple[PartEntry, ...], raw, "parts of a rank")]
     return Published(
         tuple(sorted(every, key=lambda e: e.index)), ports.comm.sum(lanes, "state digest of the new version")
     )

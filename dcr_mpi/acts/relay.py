@@ -135,7 +135,8 @@ class _Passage:
         """Do what can be done now; True once the part has left this rank."""
         if (self._fetching or self._receiving) and not self._arrive():
             return False
-        if not all([sending.test() for sending in self._sending]):
+        moved = [sending.test() for sending in self._sending]  # all of them: a test is what makes MPI move
+        if not all(moved):
             return False
         if self._consuming is not None:
             if not self._consuming.done():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def codec_settings(config: Config) -> CodecSettings:
         c.positions,
         c.values,
         c.level if c.entropy == "zstd" else None,
-        c.block,  # type: ignore[arg-type]
+        c.block,
         int(c.bucket_mib * (1 << 20)),
         int(c.part_mib * (1 << 20)),
         c.self_check,
@@ -80,8 +81,8 @@ def cmd_init(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
     ports.once("registration", lambda: dumps(register_site(ports, args.site, read_layout(site.layout))))
     if args.register_only:
         return {"act": "registered", "site": args.site}
-    job = CreateJob(args.site, site.replica, args.source, None, config.relay.degree, config.relay.window)
-    record = create_replica(ports, job)
+    create = CreateJob(args.site, site.replica, args.source, None, config.relay.degree, config.relay.window)
+    record = create_replica(ports, create)
     return {
         "act": "created",
         "site": args.site,
@@ -232,9 +233,7 @@ def cmd_run(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
 
 
 def _plain(raw: bytes) -> Result:
-    import json
-
-    return json.loads(raw)  # type: ignore[no-any-return]
+    return json.loads(raw)
 
 
 COMMANDS: dict[str, Callable[[Ports, Config, argparse.Namespace], Result]] = {

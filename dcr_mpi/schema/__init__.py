@@ -32,10 +32,10 @@ def schema() -> dict[str, Any]:
 
 
 def walk(node: Node | None = None, prefix: str = "") -> Iterator[tuple[str, Node]]:
-    """Every dotted key with its part of the schema, sections included; ``<name>`` stands for a free name."""
+    """Every dotted key with its part of the schema, sections included; ``<name>`` stands for a free one."""
     node = schema() if node is None else node
     free = _free(node)
-    for name, inner in [*node.get("properties", {}).items(), *([("<name>", free)] if free else [])]:
+    for name, inner in [*node.get("properties", {}).items(), *([("<name>", free)] if "properties" in free else [])]:
         yield prefix + name, inner
         yield from walk(inner, f"{prefix}{name}.")
 
@@ -45,7 +45,7 @@ def fill(node: Node, value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     known, free = node.get("properties", {}), _free(node)
-    out = {key: fill(known.get(key, free or {}), item) for key, item in value.items()}
+    out = {key: fill(known.get(key, free), item) for key, item in value.items()}
     for key, inner in known.items():
         if key not in out and "default" in inner:
             out[key] = fill(inner, copy.deepcopy(inner["default"]))
@@ -66,10 +66,10 @@ def validate(value: Any, what: str) -> None:
         raise _explain(problems[0], what, len(problems) - 1)
 
 
-def _free(node: Node) -> Node | None:
-    """The schema of freely named keys, where a section has them."""
+def _free(node: Node) -> Node:
+    """The schema of freely named keys, where a section has them; else an empty one."""
     extra = node.get("additionalProperties")
-    return extra if isinstance(extra, dict) else None
+    return extra if isinstance(extra, dict) else {}
 
 
 def _explain(error: jsonschema.ValidationError, what: str, more: int) -> UsageError:
