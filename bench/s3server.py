@@ -138,7 +138,7 @@ class S3Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 (one system call, its library loaded beforehand)
+                preexec_fn=_die_with_parent,
             )
 
     def _answers(self) -> bool:

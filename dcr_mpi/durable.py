@@ -108,7 +108,7 @@ def make_dirs(path: StrPath) -> None:
 
 
 def fsync_dir(path: StrPath) -> None:
-    """Make names created, renamed or removed in a directory durable (a no-op where the file system has no such call)."""
+    """Make names made, renamed or removed in a directory durable (nothing where the file system has no such call)."""
     with _doing(f"syncing directory {path}"):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from ..catalog import Catalog, check_policy
 from ..errors import Conflict, NotReady
@@ -52,11 +53,11 @@ def decide(
         for site in needed:
             left = max(0.0, wait_s - (time.monotonic() - begun))
             what = f"prepared receipt of site {site!r} for version {version}"
-            look: Callable[[], tuple[Receipt, str] | Decision | None] = partial(_look, catalog, version, site)
-            found = catalog.wait(what, look, left, poll_s)
-            if isinstance(found, Decision):
-                return found
-            receipt, receipt_digest = found
+            seen = catalog.wait(what, partial(_look, catalog, version, site), left, poll_s)
+            if seen.decision is not None:
+                return seen.decision
+            receipt = seen.receipt
+            assert receipt is not None
             if receipt.manifest_sha256 != digest:
                 raise Conflict(
                     f"prepared receipt of {site!r}",
@@ -65,7 +66,7 @@ def decide(
                     remedy="abort this version (dcr commit --abort) and encode the next",
                 )
             check_policy(receipt.policy_sha256, manifest.policy_sha256, f"prepared receipt of {site!r}")
-            prepared[site] = receipt_digest
+            prepared[site] = seen.digest
     except NotReady as error:
         if on_timeout != "abort":
             raise
@@ -73,9 +74,20 @@ def decide(
     return catalog.put_decision(Decision(manifest.policy_sha256, version, True, digest, prepared))
 
 
-def _look(catalog: Catalog, version: int, site: str) -> tuple[Receipt, str] | Decision | None:
-    """A site's receipt, or a decision that somebody else put meanwhile."""
-    return catalog.receipt(version, "prepared", site) or catalog.decision(version)
+class _Seen(NamedTuple):
+    """What a look for a site's receipt found: the receipt and its digest, or a decision that somebody put meanwhile."""
+
+    receipt: Receipt | None = None
+    digest: str = ""
+    decision: Decision | None = None
+
+
+def _look(catalog: Catalog, version: int, site: str) -> _Seen | None:
+    found = catalog.receipt(version, "prepared", site)
+    if found is not None:
+        return _Seen(*found)
+    decision = catalog.decision(version)
+    return None if decision is None else _Seen(decision=decision)
 
 
 def abort(catalog: Catalog, version: int | None = None, reason: str = "asked for") -> Decision:

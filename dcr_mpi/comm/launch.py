@@ -82,7 +82,7 @@ def run(comm: Comm, main: Callable[[], int]) -> int:
         code = error.code if isinstance(error, DcrError) else 130 if isinstance(error, KeyboardInterrupt) else 1
         if not isinstance(error, PeerFailed) or not error.what.startswith("rank "):
             where = f"[{comm.rank}/{comm.size} {socket.gethostname()}]"
-            print(f"{where} error ({type(error).__name__}, exit code {code}): {error}", file=sys.stderr, flush=True)
+            sys.stderr.write(f"{where} error ({type(error).__name__}, exit code {code}): {error}\n")
             if not isinstance(error, DcrError):
                 traceback.print_exc()
             comm.notify(error)

@@ -93,8 +93,11 @@ def check_key(key: str) -> str:
         character outside the set.
     """
     if len(key) > 512 or not all(_SEGMENT.fullmatch(segment) for segment in key.split("/")):
-        raise UsageError("store key", found=f"{key[:80]!r} ({len(key)} characters)",
-                         expected="at most 512 characters in [A-Za-z0-9._-] segments joined by '/', none begun by '.'")  # fmt: skip
+        raise UsageError(
+            "store key",
+            found=f"{key[:80]!r} ({len(key)} characters)",
+            expected="at most 512 characters in [A-Za-z0-9._-] segments joined by '/', none begun by '.'",
+        )
     return key
 
 

@@ -64,8 +64,12 @@ class DirectoryStore:
                 while len(data) < length and (more := file.read(length - len(data))):  # one read stops at 2 GiB
                     data += more
             if len(data) < length:
-                raise CorruptInput(f"get {self.url}/{key}", found=f"{len(data)} bytes", expected=f"{length}",
-                                   remedy="the file was cut while it was read: restore it, objects never change")  # fmt: skip
+                raise CorruptInput(
+                    f"get {self.url}/{key}",
+                    found=f"{len(data)} bytes",
+                    expected=f"{length}",
+                    remedy="the file was cut while it was read: restore it, objects never change",
+                )
             return data
 
     def stat(self, key: str) -> Stat | None:
@@ -81,9 +85,12 @@ class DirectoryStore:
     def _path(self, key: str) -> str:
         path = os.path.join(self._root, *check_key(key).split("/"))
         if os.path.realpath(path) != path:
-            raise UsageError(f"store path {path}", found="a symbolic link below the store's root",
-                             expected="plain files and directories",
-                             remedy="replace the link; only the root itself may be one")  # fmt: skip
+            raise UsageError(
+                f"store path {path}",
+                found="a symbolic link below the store's root",
+                expected="plain files and directories",
+                remedy="replace the link; only the root itself may be one",
+            )
         return path
 
     def _create(self, path: str, data: Buffer) -> bool:
@@ -116,8 +123,12 @@ class DirectoryStore:
         view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
         with self._opened(path) as (fd, size):
             if fd < 0:
-                raise UsageError(f"store path {path}", found="something that is no regular file", expected="an object",
-                                 remedy="a key cannot be a folder of other keys: choose another key")  # fmt: skip
+                raise UsageError(
+                    f"store path {path}",
+                    found="something that is no regular file",
+                    expected="an object",
+                    remedy="a key cannot be a folder of other keys: choose another key",
+                )
             if size != len(view):
                 return False
             return all(os.pread(fd, _COMPARE, at) == view[at : at + _COMPARE] for at in range(0, size, _COMPARE))
@@ -144,11 +155,17 @@ def _of_store(error: OSError, what: str) -> DcrError:
                 what, found=detail, remedy="give this user read and write access to the store's directory"
             )
         case NotADirectoryError():
-            return UsageError(what, found="an object where the key needs a folder",
-                              remedy="a key cannot be a folder of other keys: choose another key")  # fmt: skip
+            return UsageError(
+                what,
+                found="an object where the key needs a folder",
+                remedy="a key cannot be a folder of other keys: choose another key",
+            )
         case FileNotFoundError():
-            return StoreUnavailable(what, found="a directory that keeps vanishing",
-                                    remedy="stop what cleans the store's directory, then run again")  # fmt: skip
+            return StoreUnavailable(
+                what,
+                found="a directory that keeps vanishing",
+                remedy="stop what cleans the store's directory, then run again",
+            )
     if error.errno in _PASSING:
         return StoreUnavailable(what, found=detail, remedy="run the same command again when the file system answers")
     return from_os_error(error, what)

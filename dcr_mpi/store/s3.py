@@ -169,8 +169,11 @@ class S3Store:
         """Does the object that won hold our bytes? It does after a lost reply of our own earlier try."""
         found = self.stat(key)
         if found is None:
-            raise StoreUnavailable(f"put {self.url}/{key}", found="the store says both that the key exists and that "
-                                   "it does not", remedy="check that nothing deletes objects, then run again")  # fmt: skip
+            raise StoreUnavailable(
+                f"put {self.url}/{key}",
+                found="the store says both that the key exists and that it does not",
+                remedy="check that nothing deletes objects, then run again",
+            )
         if found.size != len(view):
             return False
         for at in range(0, len(view), _COMPARE):
@@ -199,11 +202,19 @@ def _translated(what: str) -> Iterator[None]:
     except b.SSLError as error:
         if "CERTIFICATE_VERIFY_FAILED" not in str(error):
             raise Transient(f"TLS ({error})") from error
-        raise StoreDenied(what, found=str(error), remedy="this machine does not trust the store's certificate: set "
-                          "ca_bundle to the PEM file of its authority") from error  # fmt: skip
+        raise StoreDenied(
+            what,
+            found=str(error),
+            remedy="this machine does not trust the store's certificate: set "
+            "ca_bundle to the PEM file of its authority",
+        ) from error
     except (b.NoCredentialsError, b.PartialCredentialsError) as error:
-        raise StoreDenied(what, found=str(error), expected="credentials from the standard AWS chain",
-                          remedy="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or a role") from error  # fmt: skip
+        raise StoreDenied(
+            what,
+            found=str(error),
+            expected="credentials from the standard AWS chain",
+            remedy="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or a role",
+        ) from error
     except (
         b.CredentialRetrievalError,
         b.TokenRetrievalError,
