@@ -1,0 +1,86 @@
+"""Golden parts: today's reader reads them, and today's writer still writes the very bytes.
+
+Parts with an entropy stage are read, and what is written today is read back, but their bytes are not compared:
+another zstd may pack the same content to other bytes, and both are the same format.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dcr_mpi.codec import BucketReader
+from dcr_mpi.digest import block_digest
+from dcr_mpi.kernels import get_kernels
+from dcr_mpi.kernels.api import Kernels
+from dcr_mpi.wire import PartHeader, Stream, unpack_part
+from tests.golden.make import FOLDER, POLICY, TILING, first_cases, old_and_new, part_of, table_of
+
+CASES: dict[str, dict[str, Any]] = json.loads((FOLDER / "cases.json").read_text())
+ROOMS = pytest.mark.parametrize("kernels", [get_kernels("numpy"), get_kernels("numba")], ids=["numpy", "numba"])
+
+
+def check(data: bytes, case: dict[str, Any], kernels: Kernels) -> None:
+    """A part decodes to what its description says."""
+    header, buckets = unpack_part(data, "golden part")
+    wanted = PartHeader(POLICY, TILING, case["version"], case["base"], case["index"], len(case["buckets"]))
+    assert header == wanted
+    for packed, bucket in zip(buckets, case["buckets"], strict=True):
+        anchor = case["base"] is None
+        reader, table = BucketReader(packed, anchor), table_of(bucket)
+        assert (reader.dtype.name, reader.values, reader.block) == (bucket["dtype"], bucket["values"], bucket["block"])
+        assert reader.table.spans == table.spans
+        old, new = old_and_new(bucket)
+        base = np.zeros_like(new) if anchor else old
+        for block in range(len(table)):
+            if not reader.changed[block]:
+                assert table.view(old, block).tobytes() == table.view(new, block).tobytes()
+                continue
+            mine = table.select(np.array([block]))
+            words = np.zeros(mine.length, new.dtype)
+            mine.view(words, 0)[...] = table.view(base, block)
+            target, _ = reader.decode(np.array([block]), words, kernels)
+            assert mine.view(target, 0).tobytes() == table.view(new, block).tobytes()
+            assert reader.target[block] == block_digest(table.view(new, block))
+            assert anchor or reader.base[block] == block_digest(table.view(old, block))
+
+
+@ROOMS
+@pytest.mark.parametrize("name", CASES)
+def test_golden_parts(name: str, kernels: Kernels) -> None:
+    case, stored = CASES[name], (FOLDER / f"{name}.part").read_bytes()
+    check(stored, case, kernels)
+    written = part_of(case, kernels)
+    if case["zstd"] is None:
+        assert written == stored
+    else:
+        check(written, case, kernels)
+        streams = [s for b in unpack_part(stored, name)[1] for s in b.streams.values() if isinstance(s, Stream)]
+        assert any(s.packing == 1 for s in streams)
+
+
+def test_every_file_is_described_and_the_folder_is_small() -> None:
+    files = {p.stem: p.stat().st_size for p in FOLDER.glob("*.part")}
+    assert set(files) == set(CASES)
+    assert sum(files.values()) < 64 << 10
+
+
+def test_descriptions_are_those_of_the_generator() -> None:
+    """So that --write adds to the folder what its source says; a changed generator would quietly test less."""
+    assert dict(first_cases()) == {name: CASES[name] for name, _ in first_cases()}
+
+
+def test_nothing_is_written_unasked(tmp_path: Path) -> None:
+    before = {p: p.read_bytes() for p in FOLDER.iterdir()}
+    script = Path(FOLDER).parent / "make.py"
+    for arguments in ([], ["--write"]):
+        run = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, cwd=tmp_path)
+        assert run.returncode == 0, run.stderr
+    assert {p: p.read_bytes() for p in FOLDER.iterdir()} == before
+    assert "nothing is missing" in run.stdout
