@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Callable
+from typing import Any
+
 import numba
 import numpy as np
 
@@ -10,7 +14,21 @@ from ..dtypes import DType
 from .api import GAP_ESCAPE, Changes, ValueScheme
 from .reference import bad_gaps
 
-_jit = numba.njit(nogil=True, cache=True, boundscheck=False)
+
+def _jit(function: Callable[..., Any]) -> Any:
+    """numba.njit, with a cache that any number of processes may fill at once.
+
+    numba numbers the files of a function's compiled code by what it read in the cache's index a moment before. Two
+    processes that compile for two word widths at once take the same number, and from then on the code for one width
+    is loaded for the other. A number drawn at random is nobody else's; a lost entry of the index only costs time.
+    """
+    compiled: Any = numba.njit(nogil=True, cache=True, boundscheck=False)(function)
+    if hasattr(compiled, "_cache"):  # not under NUMBA_DISABLE_JIT
+        files = compiled._cache._cache_file
+        files._data_name = lambda _: files._data_name_pattern.format(number=secrets.randbits(63))
+    return compiled
+
+
 _u64 = np.uint64
 _A, _B, _C, _D, _E = map(_u64, (MIX_A, MIX_B, MIX_C, MIX_D, MIX_E))
 _S32, _S29, _S31 = map(_u64, (32, 29, 31))
