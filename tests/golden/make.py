@@ -147,6 +147,7 @@ def first_cases() -> Iterator[tuple[str, Case]]:
     packed = _bucket("bf16", _SPANS["one"], "dense", "ulp", "every")
     yield "dense-zstd", delta | {"zstd": 3, "buckets": [packed]}
     yield "anchor-zstd", anchor | {"zstd": 3, "buckets": [packed | {"changes": []}]}
+    yield "example", delta | {"buckets": [_example()]}
 
 
 def _mixed() -> Case:
@@ -164,6 +165,15 @@ def _gaps() -> Case:
         at += gap + 1
         changes.append([at, "01"])
     return bucket | {"words": bytes(2000).hex(), "changes": changes}
+
+
+def _example() -> Case:
+    """The worked example of docs/format.md: 24 words, five changes."""
+    old = [0x3F80] * 24
+    old[4], old[10] = 0x8000, 0xBF80
+    new = {0: 0x3F81, 1: 0x3F7F, 4: 0x0000, 10: 0xBF82, 23: 0xBF80}
+    bucket = {"dtype": "bf16", "spans": [[3, 64, 88]], "block": 64, "positions": "plain", "values": "ulp"}
+    return bucket | {"words": _hex(old, 16), "changes": [[k, _hex([word], 16)] for k, word in new.items()]}
 
 
 def main() -> int:

@@ -65,6 +65,14 @@ def test_golden_parts(name: str, kernels: Kernels) -> None:
         assert any(s.packing == 1 for s in streams)
 
 
+def test_the_example_of_the_format_document() -> None:
+    """docs/format.md prints it byte by byte."""
+    text = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
+    data = (FOLDER / "example.part").read_bytes()
+    for at in range(0, len(data), 16):
+        assert f"{at:04x}  {data[at : at + 16].hex(' ')}" in text
+
+
 def test_every_file_is_described_and_the_folder_is_small() -> None:
     files = {p.stem: p.stat().st_size for p in FOLDER.glob("*.part")}
     assert set(files) == set(CASES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,7 +60,11 @@ def test_worked_example_of_the_format_document() -> None:
     tensors = [TensorSpec("w", "bf16", (3,)), TensorSpec("b", "i64", ())]
     texts = [lanes_hex(lanes), lanes_hex(plain([7]))]
     assert texts[1] == "e702b931268e323085aee53758ec1f4e"
-    assert state_digest(tensors, texts) == "663063df2d0cb8d38a9ec5f0a44a5567fffe687408d69a6757cc97b6d9bd8181"
+    state = state_digest(tensors, texts)
+    assert state == "663063df2d0cb8d38a9ec5f0a44a5567fffe687408d69a6757cc97b6d9bd8181"
+    text = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
+    for shown in (*texts, state, *(lanes_hex(mix(*pair)) for pair in [(0, 0x3F80), (1, 0x3F80), (2, 0xBF80)])):
+        assert f"`{shown}`" in text
 
 
 def test_constants() -> None:

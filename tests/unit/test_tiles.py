@@ -99,6 +99,7 @@ def test_order_puts_shards_and_dtypes_together(world: World) -> None:
     placements = [Placement(world.sites[name], world.policy.tensors) for name in sorted(world.sites)]
     keys = [(t.shard, *(tuple(sorted({p.shard for p in o.find(t.tensor, t.box)})) for o in placements)) for t in tiles]
     assert len([k for k, _ in groupby(keys)]) == len(set(keys))
+    assert [t.group for t in tiles] == [list(dict.fromkeys(keys)).index(k) for k in keys]
 
 
 @given(worlds())
