@@ -17,6 +17,7 @@ from .errors import CorruptInput
 
 T = TypeVar("T")
 MAX_JSON = 256 << 20
+FORMAT = 1  # of every object that has a ``format``
 
 
 def to_plain(value: Any) -> Any:
@@ -82,6 +83,13 @@ def _dataclass(cls: Any, plain: Any, what: str) -> Any:
     if not isinstance(plain, dict):
         raise _wrong(what, plain, f"an object ({cls.__name__})")
     hints, required = _fields(cls)
+    if "format" in hints and plain.get("format", FORMAT) != FORMAT:  # before its keys: a later format may have others
+        raise CorruptInput(
+            f"{what} ({cls.__name__})",
+            found=f"format {str(plain['format'])[:20]}",
+            expected=f"format {FORMAT}",
+            remedy="update dcr-mpi at this site to the writer's version",
+        )
     unknown = sorted(set(plain) - set(hints))
     missing = sorted(required - set(plain))
     if unknown or missing:

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from dcr_mpi.digest import block_digest
 from dcr_mpi.errors import CorruptInput
+from dcr_mpi.jsonable import dumps, loads, to_plain
+from dcr_mpi.model import Decision
 from dcr_mpi.wire import Bucket, PartHeader, Stream, pack_bucket, pack_part, packed_size, unpack_part
 
 HEAD, BUCKET, STREAM = 76, 16, 10  # bytes, as docs/format.md has them
@@ -114,6 +116,15 @@ def test_a_newer_format_says_what_to_do() -> None:
     newer[8] = 9
     with pytest.raises(CorruptInput, match="format 9"):
         unpack_part(newer, "part")
+
+
+@pytest.mark.parametrize("number", [0, 2, None, "1"])
+def test_objects_of_another_format_say_what_to_do(number: object) -> None:
+    good = to_plain(Decision("p" * 64, 3, True, "m" * 64, {}))
+    assert loads(Decision, dumps(good), "decision.json").version == 3
+    newer = {**good, "format": number, "a key that this format does not have": 1}
+    with pytest.raises(CorruptInput, match=r"decision.json.*expected format 1.*Next: update dcr-mpi"):
+        loads(Decision, dumps(newer), "decision.json")
 
 
 S1 = 68 + BUCKET  # where the first stream's header is; its 3 bytes follow, then the second's
