@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from h5py import h5d, h5f, h5s
+from h5py import h5d, h5f, h5p, h5s
 
 from ..dtypes import dtype
 from ..errors import CorruptInput, DcrError, GeometryError, from_os_error
@@ -242,20 +242,26 @@ class ShardReader:
             at += part.nbytes
 
     def _handle(self, dataset: Dataset) -> h5d.DatasetID:
-        """The open dataset; its chunk cache holds a row of chunks, so that reading in order unpacks each chunk once."""
+        """The open dataset; its chunk cache is set as it is opened."""
         if dataset.path in self._handles:
             self._handles.move_to_end(dataset.path)
             return self._handles[dataset.path]
         if self._library is None:
             self._library = open_library(self._path)
         folder = os.path.dirname(os.path.abspath(self._path))
-        handle = open_dataset(self._library, dataset.path, folder)
-        if dataset.storage == "chunked":
-            chunk = handle.get_create_plist().get_chunk()
-            row = math.prod(-(-n // c) for n, c in zip(dataset.shape[1:], chunk[1:], strict=True))
-            one = math.prod(chunk) * dataset.itemsize
-            handle = open_dataset(self._library, dataset.path, folder, max(one, min(one * row, _CHUNK_CACHE)))
-        self._handles[dataset.path] = handle
+        # The first open handle sets the size of the cache, so the one that asks for the chunks is closed by then.
+        cache = _cache_bytes(dataset, open_dataset(self._library, dataset.path, folder).get_create_plist())
+        handle = self._handles[dataset.path] = open_dataset(self._library, dataset.path, folder, cache)
         while len(self._handles) > _OPEN_DATASETS:
             self._handles.popitem(last=False)
         return handle
+
+
+def _cache_bytes(dataset: Dataset, plist: h5p.PropDCID) -> int:
+    """Room for a row of chunks, so that reading in order unpacks each chunk once; 0 where there are no chunks."""
+    if dataset.storage != "chunked":
+        return 0
+    chunk = plist.get_chunk()
+    one: int = math.prod(chunk) * dataset.itemsize
+    row = math.prod(-(-n // c) for n, c in zip(dataset.shape[1:], chunk[1:], strict=True))
+    return max(one, min(one * row, _CHUNK_CACHE))

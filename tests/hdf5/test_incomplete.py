@@ -13,9 +13,10 @@ import h5py
 import numpy as np
 import pytest
 
-from dcr_mpi.errors import CorruptInput, NotReady, UsageError
+from dcr_mpi.errors import CorruptInput, GeometryError, NotReady, UsageError
 from dcr_mpi.hdf5 import inventory
 from dcr_mpi.hdf5.inventory import _describe
+from tests.zoo import ZOO
 from tests.zoo.broken import start_writer
 
 _STEADY = """
@@ -57,6 +58,31 @@ def test_still_open_for_writing(libver: str, after: str, tmp_path: Path) -> None
             writer.kill()
 
 
+def test_the_lock_tells_a_live_writer_from_a_dead_one(tmp_path: Path) -> None:
+    """A whole shard that somebody opened to change: wait for the one, write again after the other."""
+    path = tmp_path / "shard.h5"
+    with start_writer(path, "earliest", "open") as writer:
+        try:
+            with pytest.raises(CorruptInput, match="open for writing by another process"):
+                inventory(path)
+        finally:
+            writer.kill()
+            writer.wait()
+    with pytest.raises(CorruptInput, match="consistency flag"):
+        inventory(path)
+
+
+def test_a_refusal_lets_go_of_the_file(tmp_path: Path) -> None:
+    """Also while its traceback, and the handles in it, are alive."""
+    case = ZOO["vlen_string"](tmp_path / "shard.h5")
+    with pytest.raises(GeometryError) as caught:
+        inventory(case.path)
+    with h5py.File(case.path, "r+") as file:
+        del file["odd"]
+    assert caught.value.__traceback__ is not None
+    assert [d.path for d in inventory(case.path).datasets] == ["fine"]
+
+
 def test_still_open_in_this_process_whatever_the_environment_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,8 +100,10 @@ def test_readers_do_not_disturb_each_other(tmp_path: Path) -> None:
     path = tmp_path / "shard.h5"
     with h5py.File(path, "w") as file:
         file["w"] = np.arange(4)
-    with h5py.File(path, "r"):
+    with h5py.File(path, "r") as file:
+        mine = file["w"]
         assert inventory(path) == inventory(path)
+        assert mine[3] == 3, "closing ours closed another's"
     with h5py.File(path, "r+") as file:  # and none of ours is left to keep a writer out
         file["w"][0] = 1
 

@@ -78,6 +78,21 @@ def test_elements_of_several_words_through_the_library(tmp_path: Path) -> None:
                 assert words_of(reader, "w", Box((0,), (10,)), start, stop, 8) == data[8 * start : 8 * stop]
 
 
+def test_a_row_of_chunks_is_unpacked_once(tmp_path: Path) -> None:
+    """Read in order, block by block: without room for a row of chunks each block would unpack the whole row again."""
+    path = tmp_path / "shard.h5"
+    with h5py.File(path, "w") as file:
+        put(file, "w", KINDS["u16"], (2048, 16384), None, plist(chunk=(512, 4096), deflate=1))  # 4 MiB a chunk
+        put(file, "one", KINDS["u16"], (40_000_000,), None, plist(chunk=(40_000_000,), deflate=1))
+    with ShardReader(path) as reader:
+        for name, box, cache in (
+            ("w", Box((0, 0), (2048, 16384)), 16 << 20),
+            ("one", Box((0,), (40_000_000,)), 80_000_000),
+        ):
+            words_of(reader, name, box, 0, 8, 2)
+            assert reader._handles[name].get_access_plist().get_chunk_cache()[1] == cache
+
+
 @pytest.mark.parametrize("kind", ["contiguous", "gzip", "compact"])
 def test_threads(kind: str, tmp_path: Path) -> None:
     case = ZOO[kind](tmp_path / "shard.h5")

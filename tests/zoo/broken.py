@@ -26,9 +26,10 @@ if after in ("flush", "swmr"):
     file.flush()
 if after == "swmr":
     file.swmr_mode = True
-if after == "reopen":
+if after in ("reopen", "open"):
     file.close()
     file = h5py.File(path, "r+")
+if after == "reopen":
     file["layers/0/w"][...] = 9
     file.flush()
 print("written", flush=True)
@@ -37,7 +38,8 @@ time.sleep(60)
 
 
 def start_writer(path: Path, libver: str = "earliest", after: str = "") -> subprocess.Popen[str]:
-    """A process that wrote a shard and has it open; ``after``: "", "flush", "swmr" or "reopen"."""
+    """A process that wrote a shard and has it open. ``after`` that it did nothing, or "flush", "swmr", "open" (closed it
+    and opened it again) or "reopen" (and changed it too)."""
     child = subprocess.Popen(
         [sys.executable, "-c", _WRITER, str(path), libver, after], stdout=subprocess.PIPE, text=True
     )

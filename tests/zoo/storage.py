@@ -42,6 +42,7 @@ def never_written(path: Path) -> ZooCase:
         put(file, "filled", F32, (5,), plist=plist(fill_value=fill))
         put(file, "early", F32, (5,), plist=plist(alloc_time=h5d.ALLOC_TIME_EARLY))
         put(file, "scalar", F32, (), plist=plist(fill_value=fill))
+        put(file, "unfilled", F32, (5,), plist=plist(fill_time=h5d.FILL_TIME_NEVER, fill_value=fill))
     return ZooCase(
         path,
         (
@@ -49,6 +50,7 @@ def never_written(path: Path) -> ZooCase:
             Want("early", "f32", (5,), bytes(20)),
             Want("filled", "f32", (5,), fill.tobytes() * 5, "unallocated"),
             Want("scalar", "f32", (), fill.tobytes(), "unallocated"),
+            Want("unfilled", "f32", (5,), bytes(20), "unallocated"),  # the library leaves the reader's buffer as it was
         ),
     )
 
@@ -56,7 +58,7 @@ def never_written(path: Path) -> ZooCase:
 def _stored(
     storage: str, filters: tuple[str, ...], make: Callable[[], object], name: str = "bf16"
 ) -> Callable[[Path], ZooCase]:
-    """A [6, 10, 7] dataset in one form of storage, and one of 5-byte elements."""
+    """A [6, 10, 7] dataset in one form of storage."""
 
     def build(path: Path) -> ZooCase:
         size = KINDS[name].get_size()

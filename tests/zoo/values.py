@@ -142,6 +142,9 @@ def odd_elements(path: Path) -> ZooCase:
     enum = h5t.enum_create(h5t.STD_I16BE)
     for value, label in enumerate((b"FALSE", b"TRUE")):
         enum.enum_insert(label, value)
+    colour = h5t.enum_create(h5t.STD_U8LE)
+    colour.enum_insert(b"RED", 0)
+    colour.enum_insert(b"GREEN", 1)
     fixed = h5t.C_S1.copy()
     fixed.set_size(7)
     wide = h5t.STD_I32LE.copy()
@@ -153,6 +156,7 @@ def odd_elements(path: Path) -> ZooCase:
         "complex": (h5t.py_create(np.dtype("c16")), "raw16"),
         "compound": (compound, "raw24"),
         "enum": (enum, "i16be"),
+        "enum_of_bytes": (colour, "u8"),
         "long_double": (h5t.py_create(np.dtype(np.longdouble)), "raw16"),
         "opaque5": (opaque(5, b"tag"), "raw5"),
         "text": (fixed, "raw7"),
