@@ -38,8 +38,11 @@ time.sleep(60)
 
 
 def start_writer(path: Path, libver: str = "earliest", after: str = "") -> subprocess.Popen[str]:
-    """A process that wrote a shard and has it open. ``after`` that it did nothing, or "flush", "swmr", "open" (closed it
-    and opened it again) or "reopen" (and changed it too)."""
+    """A process that wrote a shard and has it open.
+
+    ``after`` that it did nothing ("") or one of "flush", "swmr", "open" (closed it and opened it again) and "reopen"
+    (and changed it too).
+    """
     child = subprocess.Popen(
         [sys.executable, "-c", _WRITER, str(path), libver, after], stdout=subprocess.PIPE, text=True
     )
