@@ -52,7 +52,8 @@ class SiteConfig:
 class CodecConfig:
     """How a version is coded; ``block`` in elements."""
 
-    positions: Literal["plain", "dense"]
+    positions: Literal["auto", "class", "plain", "dense"]
+    link_mib_s: float | None
     values: Literal["ulp", "xor", "overwrite"]
     entropy: Literal["zstd", "none"]
     level: int

@@ -231,7 +231,7 @@ def _whole_blocks(ports: Ports, reader: BucketReader, part: int) -> Iterator[tup
     """(tile, first word, words) of each block of an anchor's bucket, checked."""
     table = reader.table
     empty = np.zeros(table.length, f"<u{reader.dtype.word_bytes}")
-    words, _ = reader.decode(np.arange(len(table)), empty, ports.kernels)
+    words, _ = reader.decode(empty, ports.kernels)
     for block in range(len(table)):
         if block_digest(table.view(words, block)) != reader.target[block]:
             raise CorruptInput(

@@ -10,7 +10,6 @@ import numpy as np
 from ..checkpoint import Checkpoint, by_name
 from ..codec import BlockTable, BucketReader, check_spans, rest_digests
 from ..digest import Lanes, add, block_digest
-from ..dtypes import dtype
 from ..errors import BaseMismatch, CorruptInput, VerifyFailed
 from ..hdf5 import Inventory, region
 from ..journal import Frame, Patch
@@ -90,7 +89,10 @@ class Landing:
             reader = BucketReader(bucket, anchor=False)
             check_spans(reader, allowed, names)
             covered += reader.table.spans
-            for copy in range(max((len(self._mine[s.tile]) for s in reader.table.spans), default=0)):
+            copies = [len(self._mine[s.tile]) for s in reader.table.spans]
+            if max(copies) and not min(copies):
+                raise CorruptInput(f"part {entry.index}", found="a bucket with several destinations", expected="one")
+            for copy in range(max(copies)):
                 self._land_copy(reader, copy, shards, patches, lanes)
         self._check_cover(entry.index, covered, allowed)
         return {s: Frame(lanes[s], patches[s]) for s in shards}
@@ -114,59 +116,55 @@ class Landing:
         patches: dict[int, list[Patch]],
         lanes: dict[int, dict[int, Lanes]],
     ) -> None:
-        """Land a bucket in the ``copy``-th of this rank's places of each of its tiles."""
+        """Land a bucket in the ``copy``-th of this rank's places of each of its tiles.
+
+        A bucket is decoded whole, so tiles with fewer places are read from their last one again, and left out after.
+        """
         table = reader.table
-        place_of = [self._mine[s.tile][copy] if copy < len(self._mine[s.tile]) else None for s in table.spans]
-        mine = np.array([(p := place_of[s]) is not None and p.shard in shards for s in table.span], bool)
-        if not mine.any():
+        places = [self._mine[s.tile] for s in table.spans]
+        place_of = [p[min(copy, len(p) - 1)] for p in places]
+        wanted = np.array([copy < len(places[s]) and place_of[s].shard in shards for s in table.span], bool)
+        if not wanted.any():
             return
-        words = self._read_base(table, np.flatnonzero(mine), place_of)
-        whole = table.select(np.flatnonzero(mine))
-        self._check_base(reader, np.flatnonzero(mine), whole, words)
-        blocks = np.flatnonzero(mine & reader.changed)
+        words = self._read_base(reader, place_of)
+        self._check_base(reader, words)
+        blocks = np.flatnonzero(reader.changed)
         if not len(blocks):
             return
         picked = table.select(blocks)
         base = np.empty(picked.length, words.dtype)
-        slot = {int(b): k for k, b in enumerate(np.flatnonzero(mine))}
-        for k, block in enumerate(blocks):
-            picked.view(base, k)[...] = whole.view(words, slot[int(block)])
-        target, changes = reader.decode(blocks, base, self._kernels)
-        for k, block in enumerate(blocks):
+        for k, block in enumerate(blocks.tolist()):
+            picked.view(base, k)[...] = table.view(words, block)
+        target, changes = reader.decode(base, self._kernels)
+        for k, block in enumerate(blocks.tolist()):
             if block_digest(picked.view(target, k)) != reader.target[block]:
                 raise VerifyFailed(
-                    self._where(table, int(block)),
+                    self._where(table, block),
                     found="another digest after decoding",
                     expected="the target's",
                     remedy="the part was made wrongly: abort this version and encode it again",
                 )
-        self._count(table, blocks, changes, place_of, lanes)
-        self._journal(reader, blocks, picked, target, changes, place_of, patches)
+        self._count(table, blocks, changes, place_of, wanted, lanes)
+        self._journal(reader, blocks, picked, target, changes, place_of, wanted, patches)
 
-    def _read_base(self, table: BlockTable, blocks: np.ndarray, place_of: Sequence[Place | None]) -> np.ndarray:
-        packed = table.select(blocks)
-        width = self._width(table)
-        words = np.empty(packed.length, f"<u{width}")
-        for k in range(len(packed)):
-            place = place_of[packed.span[k]]
-            assert place is not None
-            start = int(packed.start[k])
-            self._replica.read(place, start, start + int(packed.size[k]), packed.view(words, k))
+    def _read_base(self, reader: BucketReader, place_of: Sequence[Place]) -> np.ndarray:
+        table = reader.table
+        words = np.empty(table.length, f"<u{reader.dtype.word_bytes}")
+        for block in range(len(table)):
+            start = int(table.start[block])
+            stop = start + int(table.size[block])
+            self._replica.read(place_of[table.span[block]], start, stop, table.view(words, block))
         return words
 
-    def _width(self, table: BlockTable) -> int:
-        return dtype(self._policy.tensors[self._tiling.tiles[table.spans[0].tile].tensor].dtype).word_bytes
-
-    def _check_base(self, reader: BucketReader, blocks: np.ndarray, packed: BlockTable, words: np.ndarray) -> None:
+    def _check_base(self, reader: BucketReader, words: np.ndarray) -> None:
         """The gate: every changed block has its base's digest, and so have each span's unchanged blocks together."""
-        for k, block in enumerate(blocks):
-            if reader.changed[block] and block_digest(packed.view(words, k)) != reader.base[block]:
-                raise self._mismatch(reader.table, int(block))
-        for span, digest in rest_digests(packed, words, reader.changed[blocks]).items():
+        table = reader.table
+        for block in np.flatnonzero(reader.changed).tolist():
+            if block_digest(table.view(words, block)) != reader.base[block]:
+                raise self._mismatch(table, block)
+        for span, digest in rest_digests(table, words, reader.changed).items():
             if digest != reader.rest[span]:
-                raise self._mismatch(
-                    reader.table, int(np.flatnonzero((reader.table.span == span) & ~reader.changed)[0])
-                )
+                raise self._mismatch(table, int(np.flatnonzero((table.span == span) & ~reader.changed)[0]))
 
     def _mismatch(self, table: BlockTable, block: int) -> BaseMismatch:
         return BaseMismatch(
@@ -187,20 +185,21 @@ class Landing:
         table: BlockTable,
         blocks: np.ndarray,
         changes: Changes,
-        place_of: Sequence[Place | None],
+        place_of: Sequence[Place],
+        wanted: np.ndarray,
         lanes: dict[int, dict[int, Lanes]],
     ) -> None:
         """Add the changes to the state digest, once per tile: at the first place that the site keeps it in."""
         regions = [tile_region(self._tiling.tiles[s.tile], self._policy.tensors) for s in table.spans]
         rows = geometry_rows([regions[table.span[b]] for b in blocks], table.start[blocks])
         moved = self._kernels.state_changes(rows, changes.counts, changes.positions, changes.old, changes.new)
-        for block, (a, b) in zip(blocks, moved, strict=True):
-            span = table.spans[table.span[block]]
+        for block, (a, b) in zip(blocks.tolist(), moved.tolist(), strict=True):
+            tile = table.spans[table.span[block]].tile
             place = place_of[table.span[block]]
-            if place is not None and place == self._places[span.tile][0]:
-                tensor = self._tiling.tiles[span.tile].tensor
+            if wanted[block] and place == self._places[tile][0]:
+                tensor = self._tiling.tiles[tile].tensor
                 mine = lanes[place.shard]
-                mine[tensor] = add(mine.get(tensor, (0, 0)), (int(a), int(b)))
+                mine[tensor] = add(mine.get(tensor, (0, 0)), (a, b))
 
     def _journal(
         self,
@@ -209,35 +208,25 @@ class Landing:
         picked: BlockTable,
         target: np.ndarray,
         changes: Changes,
-        place_of: Sequence[Place | None],
+        place_of: Sequence[Place],
+        wanted: np.ndarray,
         patches: dict[int, list[Patch]],
     ) -> None:
-        at = 0
-        for k, block in enumerate(blocks):
+        ends = np.cumsum(changes.counts).tolist()
+        for k, block in enumerate(blocks.tolist()):
+            if not wanted[block]:
+                continue
             count = int(changes.counts[k])
-            here = slice(at, at + count)
-            at += count
+            here = slice(ends[k] - count, ends[k])
             place = place_of[picked.span[k]]
-            assert place is not None
             dataset = self._datasets[place.shard][place.dataset]
-            assert dataset.offset is not None
             where = region(dataset, place.box)
             words, gaps, far = picked.view(target, k).copy(), None, None
             if count * (1 + words.itemsize) < words.nbytes:  # else the whole block takes less journal than its changes
                 gaps, far = self._kernels.pack_gaps(changes.positions[here], np.array([count], np.int64))
                 words = changes.new[here]
-            digest = reader.target[block]
+            digest, number = reader.target[block], self._numbers[place.shard][dataset.path]
             assert digest is not None
-            patches[place.shard].append(
-                Patch(
-                    self._numbers[place.shard][dataset.path],
-                    dataset.offset,
-                    where,
-                    int(picked.start[k]),
-                    int(picked.size[k]),
-                    digest,
-                    words,
-                    gaps,
-                    far,
-                )
-            )
+            assert dataset.offset is not None
+            start, size = int(picked.start[k]), int(picked.size[k])
+            patches[place.shard].append(Patch(number, dataset.offset, where, start, size, digest, words, gaps, far))

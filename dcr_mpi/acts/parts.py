@@ -175,7 +175,7 @@ class PartBuilder:
         for k, block in enumerate(blocks.tolist()):
             if base is not None:
                 mine.view(before, k)[...] = reader.table.view(base, block)
-        target, _ = reader.decode(blocks, before, self._kernels)
+        target, _ = reader.decode(before, self._kernels)
         for k, block in enumerate(blocks.tolist()):
             if bool((mine.view(target, k) != reader.table.view(new, block)).any()):
                 raise VerifyFailed(

@@ -26,17 +26,18 @@ _UPLOADS = 2
 class CodecSettings:
     """How versions are coded; sizes in bytes and words. See configs/README.md for the meaning of each key."""
 
-    positions: str = "plain"
+    positions: str = "auto"
     values: ValueScheme = "ulp"
     level: int | None = 1
     block: int = 1 << 18
     bucket_bytes: int = 32 << 20
     part_bytes: int = 64 << 20
     self_check: bool = True
+    link: float | None = None  # bytes per second that one rank can send
 
     @property
     def scheme(self) -> Scheme:
-        return Scheme(self.positions, self.values, self.level)
+        return Scheme(self.positions, self.values, self.level, self.link)
 
 
 @dataclass(frozen=True)

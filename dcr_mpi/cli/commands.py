@@ -5,24 +5,25 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..acts.apply import ApplyJob, apply
+from ..acts.baseline import BaselineRecord
 from ..acts.commit import abort, decide
 from ..acts.create import CreateJob, create_replica
 from ..acts.encode import EncodeJob, encode
 from ..acts.init import InitJob, init_policy, register_site
 from ..acts.ports import Ports
-from ..acts.prepare import PrepareJob, prepare
+from ..acts.prepare import PrepareJob, next_version, prepare
 from ..acts.publish import CodecSettings
 from ..acts.replica import Replica
 from ..acts.state import checkpoint_lanes
-from ..checkpoint import Checkpoint
+from ..checkpoint import Checkpoint, fingerprint
 from ..config import Config, SiteConfig
 from ..digest import state_digest
-from ..errors import BaseMismatch, Conflict, NotReady, UsageError, VerifyFailed, from_os_error
+from ..errors import BaseMismatch, Conflict, CorruptInput, NotReady, UsageError, VerifyFailed
 from ..jsonable import dumps, loads, to_plain
 from ..model import Layout, Policy
 from .status import status
@@ -40,17 +41,27 @@ def codec_settings(config: Config) -> CodecSettings:
         int(c.bucket_mib * (1 << 20)),
         int(c.part_mib * (1 << 20)),
         c.self_check,
+        c.link_mib_s * (1 << 20) if c.link_mib_s is not None else None,
     )
 
 
 def read_layout(path: Path | None) -> Layout | None:
-    """A layout file: the JSON of :class:`dcr_mpi.model.Layout`."""
+    """A layout file: the JSON of :class:`dcr_mpi.model.Layout`. It is written by hand, so all its faults are usage."""
     if path is None:
         return None
     try:
-        return loads(Layout, path.read_bytes(), str(path))
+        return loads(Layout, path.read_bytes(), f"layout file {path}")
+    except CorruptInput as error:
+        raise UsageError(
+            error.what, found=error.found, expected=error.expected, remedy="docs/operations.md shows how to make one"
+        ) from None
     except OSError as error:
-        raise from_os_error(error, f"layout file {path}") from error
+        raise UsageError(
+            f"layout file {path}",
+            found=error.strerror or str(error),
+            expected="a readable file",
+            remedy="correct trainer.layout or the site's layout in the configuration",
+        ) from None
 
 
 def site_of(config: Config, name: str) -> SiteConfig:
@@ -66,6 +77,7 @@ def site_of(config: Config, name: str) -> SiteConfig:
 
 def cmd_init(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
     t = config.trainer
+    _check_init(args)
     if args.checkpoint is not None:
         job = InitJob(
             args.checkpoint,
@@ -92,6 +104,19 @@ def cmd_init(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
     }
 
 
+def _check_init(args: argparse.Namespace) -> None:
+    trainer, site = {"--no-anchor": args.no_anchor}, {"--from": args.source, "--register-only": args.register_only}
+    side, strange = ("--site", trainer) if args.checkpoint is None else ("--checkpoint", site)
+    for option, value in strange.items():
+        if value:
+            raise UsageError(
+                "init",
+                found=f"{option} with {side}",
+                expected=f"{option} with {'--checkpoint' if side == '--site' else '--site'} only",
+                remedy="leave it out",
+            )
+
+
 def cmd_encode(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
     t = config.trainer
     number = getattr(args, "number", None)
@@ -102,6 +127,10 @@ def cmd_encode(ports: Ports, config: Config, args: argparse.Namespace) -> Result
 def cmd_refit(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
     job = _prepare_job(config, args.site, args.number, args.wait)
     if args.catch_up:
+        if args.number is not None:
+            raise UsageError(
+                "refit", found="--catch-up with --version", expected="one of them", remedy="leave --version out"
+            )
         return _catch_up(ports, config, job)
     receipt = prepare(ports, job)
     return to_plain(receipt) if receipt is not None else _up_to_date(ports, job)
@@ -118,51 +147,96 @@ def _up_to_date(ports: Ports, job: PrepareJob) -> Result:
 
 
 def _catch_up(ports: Ports, config: Config, job: PrepareJob) -> Result:
-    """Prepare and apply one committed version after the other, until none is left; reports what was replayed."""
-    replayed: list[int] = []
-    if ports.once("record", lambda: dumps(Replica(job.replica, job.site).need().applying)) != b"null":
-        replayed.append(apply(ports, ApplyJob(job.site, job.replica)).version)
+    """Prepare and apply one committed version after the other, until none is left; reports what was replayed.
+
+    The wait is for the first of them; one that is opened and not sealed yet is none.
+    """
+    replayed = _finish(ports, config, job)
     while True:
-        receipt = prepare(ports, dataclasses.replace(job, version=None))
+        if (job.wait_s == 0 or replayed) and not _sealed_next(ports, job):
+            return {**_up_to_date(ports, job), "act": "caught up", "replayed": replayed}
+        receipt = prepare(ports, job)
         if receipt is None:
             return {**_up_to_date(ports, job), "act": "caught up", "replayed": replayed}
-        decision = ports.once("decision", lambda r=receipt: dumps(ports.catalog.decision(r.version)))  # type: ignore[misc]
-        if decision == b"null":
+        number = receipt.version
+        if ports.once("decision", lambda n=number: dumps(ports.catalog.decision(n))) == b"null":  # type: ignore[misc]
             return {**to_plain(receipt), "replayed": replayed}
-        apply(ports, ApplyJob(job.site, job.replica, receipt.version, full=config.apply.verify == "full"))
-        replayed.append(receipt.version)
+        apply(ports, _apply_job(config, job.site, number))
+        replayed.append(number)
+        job = dataclasses.replace(job, wait_s=0.0)
+
+
+def _finish(ports: Ports, config: Config, job: PrepareJob) -> list[int]:
+    """Roll an interrupted apply forward; the version, where there was one."""
+    replica = Replica(job.replica, job.site)
+    if ports.once("record", lambda: dumps(replica.need().applying)) == b"null":
+        return []
+    return [apply(ports, _apply_job(config, job.site, None)).version]
+
+
+def _sealed_next(ports: Ports, job: PrepareJob) -> bool:
+    """Whether the version after the replica's is there to be prepared."""
+
+    def look() -> bytes:
+        version = next_version(ports, Replica(job.replica, job.site).need())
+        return dumps(version is not None and ports.catalog.manifest(version) is not None)
+
+    return ports.once("next version", look) == b"true"
 
 
 def cmd_commit(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
+    if args.abort is not None and args.without:
+        raise UsageError(
+            "commit", found="--abort with --without", expected="one of them", remedy="an abort waits for nobody"
+        )
+
     def act() -> bytes:
+        catalog = ports.catalog
         if args.abort is not None:
-            return dumps(abort(ports.catalog, args.number, args.abort))
+            return dumps(abort(catalog, args.number, args.abort))
         wait = config.commit.wait_s if args.wait is None else args.wait
         poll = (config.commit.poll_s[0], config.commit.poll_s[1])
-        return dumps(decide(ports.catalog, args.number, wait_s=wait, on_timeout=config.commit.on_timeout, poll_s=poll))
+        number = catalog.last_opened() if args.number is None else args.number
+        sites = _all_but(ports, number, args.without) if args.without else None
+        return dumps(
+            decide(catalog, number, sites=sites, wait_s=wait, on_timeout=config.commit.on_timeout, poll_s=poll)
+        )
 
     result = _plain(ports.once("decision", act))
     if result["commit"] == (args.abort is not None):
         raise Conflict(
             f"version {result['version']}",
             found="a commit" if result["commit"] else f"an abort ({result['reason']})",
-            expected="the decision that was asked for",
+            expected="an abort, as asked for" if result["commit"] else "a commit",
             remedy="a decision is final: go on with the next version",
         )
     return {"act": "committed" if result["commit"] else "aborted", **result}
 
 
+def _all_but(ports: Ports, version: int, without: Sequence[str]) -> list[str]:
+    """The sites that a sealed version is cut for, but these."""
+    sites = set(ports.catalog.tiling(ports.catalog.sealed(version)[0].tiling).layouts)
+    for name in without:
+        if name not in sites:
+            raise UsageError(
+                "--without",
+                found=repr(name),
+                expected=f"some of {sorted(sites)}",
+                remedy=f"leave it out: version {version} is not cut for it, so nobody waits for it",
+            )
+    return sorted(sites - set(without))
+
+
 def cmd_apply(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
+    return to_plain(apply(ports, _apply_job(config, args.site, args.number, args.wait)))
+
+
+def _apply_job(config: Config, site: str, number: int | None, wait_s: float = 0.0) -> ApplyJob:
     poll = (config.commit.poll_s[0], config.commit.poll_s[1])
-    job = ApplyJob(
-        args.site, site_of(config, args.site).replica, args.number, args.wait, poll, config.apply.verify == "full"
-    )
-    return to_plain(apply(ports, job))
+    return ApplyJob(site, site_of(config, site).replica, number, wait_s, poll, config.apply.verify == "full")
 
 
 def cmd_verify(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
-    if (args.site is None) == (args.checkpoint is None):
-        raise UsageError("verify", found="both or neither of --site and --checkpoint", expected="one of them")
     policy = loads(Policy, ports.once("policy", lambda: dumps(ports.catalog.policy()[0])), "policy.json")
     if args.site is not None:
         replica = Replica(site_of(config, args.site).replica, args.site)
@@ -218,18 +292,32 @@ def cmd_status(ports: Ports, config: Config, args: argparse.Namespace) -> Result
 
 
 def cmd_run(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
-    """Encode, refit every site, decide, apply everywhere; stages and bytes of each act in the result."""
-    acts = {"encode": cmd_encode(ports, config, args)}
+    """Encode, refit every site, decide, apply everywhere; stages and bytes of each act in the result.
+
+    Run again after an interruption it goes on with the version that it was at, committed or not.
+    """
+    standing = json.loads(ports.once("version made of it", lambda: dumps(_made_of(ports, config, args.new))))
+    acts = {"encode": cmd_encode(ports, config, argparse.Namespace(new=args.new, base=args.base, number=standing))}
     number = acts["encode"]["version"]
     for site in config.trainer.sites:
-        receipt = prepare(ports, _prepare_job(config, site, number, 0.0))
-        acts[f"refit {site}"] = to_plain(receipt)
-    decide_args = argparse.Namespace(abort=None, number=number, wait=None)
-    acts["commit"] = cmd_commit(ports, config, decide_args)
+        job = _prepare_job(config, site, number, 0.0)
+        receipt = None if _finish(ports, config, job) == [number] else prepare(ports, job)
+        acts[f"refit {site}"] = _up_to_date(ports, job) if receipt is None else to_plain(receipt)
+    acts["commit"] = cmd_commit(ports, config, argparse.Namespace(abort=None, number=number, wait=None, without=[]))
     for site in config.trainer.sites:
-        job = ApplyJob(site, site_of(config, site).replica, number, full=config.apply.verify == "full")
-        acts[f"apply {site}"] = to_plain(apply(ports, job))
+        acts[f"apply {site}"] = to_plain(apply(ports, _apply_job(config, site, number)))
     return {"act": "run", "version": number, "state": acts["encode"]["state"], "acts": acts}
+
+
+def _made_of(ports: Ports, config: Config, new: Path) -> int | None:
+    """The committed version that was made of these very shards, where it is the newest one."""
+    record = BaselineRecord(config.trainer.state)
+    record.settle(ports.catalog)
+    known, (policy, digest) = record.baseline(), ports.catalog.policy()
+    if known is None or known.version == 0 or (known.policy_sha256, known.directory) != (digest, str(new.resolve())):
+        return None
+    files = {name: tuple(stat) for name, stat in fingerprint(new, policy.trainer).items()}
+    return known.version if known.files == files else None
 
 
 def _plain(raw: bytes) -> Result:

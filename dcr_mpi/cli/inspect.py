@@ -10,7 +10,7 @@ import zstandard
 
 from ..codec import BucketReader
 from ..dtypes import dtype
-from ..errors import CorruptInput, from_os_error
+from ..errors import CorruptInput, UsageError, from_os_error
 from ..hdf5 import inventory
 from ..journal import MAGIC as JOURNAL_MAGIC
 from ..journal import describe
@@ -29,7 +29,11 @@ def inspect(path: Path) -> dict[str, Any]:
     ------
     CorruptInput
         It is none of these, or a malformed one.
+    UsageError, NotReady
+        It is a directory, or not there.
     """
+    if path.is_dir():
+        raise UsageError(str(path), found="a directory", expected="a file", remedy="name one of the files in it")
     try:
         with path.open("rb") as file:
             magic = file.read(8)
@@ -37,21 +41,32 @@ def inspect(path: Path) -> dict[str, Any]:
             return {"kind": "shard", **to_plain(inventory(path))}
         if magic == JOURNAL_MAGIC:
             return {"kind": "journal", **describe(path)}
+        if magic != PART_MAGIC and path.stat().st_size > MAX_JSON:
+            raise _unknown(path, magic)
         raw = path.read_bytes()
     except OSError as error:
         raise from_os_error(error, f"reading {path}") from error
     if magic == PART_MAGIC:
         return {"kind": "part", **_part(raw, str(path))}
-    if magic[:4] == _ZSTD:
-        if zstandard.get_frame_parameters(raw).content_size > MAX_JSON:
-            raise CorruptInput(str(path), found="an oversized frame", expected=f"at most {MAX_JSON} bytes")
-        raw = zstandard.ZstdDecompressor().decompress(raw, max_output_size=MAX_JSON)
     try:
-        return {"kind": "object", "content": json.loads(raw)}
-    except ValueError:
-        raise CorruptInput(
-            str(path), found=f"first bytes {magic!r}", expected="a shard (HDF5), a part, a journal or a JSON object"
-        ) from None
+        return {"kind": "object", "content": json.loads(_unpacked(raw) if magic[:4] == _ZSTD else raw)}
+    except (ValueError, RecursionError, zstandard.ZstdError):
+        raise _unknown(path, magic) from None
+
+
+def _unpacked(frame: bytes) -> bytes:
+    if zstandard.get_frame_parameters(frame).content_size > MAX_JSON:
+        raise ValueError(f"over {MAX_JSON} bytes, or no size")
+    return zstandard.ZstdDecompressor().decompress(frame, max_output_size=MAX_JSON)
+
+
+def _unknown(path: Path, magic: bytes) -> CorruptInput:
+    return CorruptInput(
+        str(path),
+        found=f"first bytes {magic!r}",
+        expected="a shard (HDF5), a part, a journal or a JSON object",
+        remedy="if it should be one of ours, it was cut or written over: make it again",
+    )
 
 
 def _part(raw: bytes, what: str) -> dict[str, Any]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from .. import comm, durable
 from ..catalog import Catalog
 from ..config import Config, load
-from ..errors import DcrError, Preempted, ResourceError, UsageError
+from ..errors import DcrError, Preempted, ResourceError, UsageError, from_os_error
 from ..events import Events
 from ..jsonable import dumps
 from ..kernels import get_kernels
@@ -22,27 +23,20 @@ from ..store import open_store
 from . import text
 from .parser import build
 
+_STOP = (signal.SIGTERM, signal.SIGUSR1)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     args = build().parse_args(argv)
-    for number in (signal.SIGTERM, signal.SIGUSR1):
+    for number in _STOP:
         signal.signal(number, _preempt)
     try:
         if args.command in ("synth", "inspect"):
-            return _alone(args)
+            return _named(args, lambda: _alone(args))
         config = load(args.config, _overrides(args.overrides))
         ranks = comm.start(config.relay.timeout_s, int(config.relay.chunk_mib * (1 << 20)), config.ranks)
-        return comm.run(ranks, lambda: _act(args, config, ranks))
-    except MemoryError:
-        return _fail(
-            ResourceError(
-                "memory",
-                found="none left",
-                expected="a few parts per rank",
-                remedy="lower codec.part_mib or relay.window",
-            )
-        )
+        return comm.run(ranks, lambda: _named(args, lambda: _act(args, config, ranks)))
     except DcrError as error:
         return _fail(error)
     except KeyboardInterrupt:
@@ -51,12 +45,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _preempt(number: int, frame: FrameType | None) -> None:
-    """Everything done so far is durable or redone by the next run, so stopping is raising."""
+    """Everything done so far is durable or redone by the next run, so stopping is raising. Once: a launcher may pass
+    on what the scheduler has sent already, and a second signal must not cut the leaving short."""
+    for other in _STOP:
+        signal.signal(other, signal.SIG_IGN)
     raise Preempted(
         signal.Signals(number).name,
         found="the scheduler's signal to stop",
         remedy="run the same command again: it goes on from here",
     )
+
+
+def _named(args: argparse.Namespace, act: Callable[[], int]) -> int:
+    """Run an act; what the machine lacks gets an error class too."""
+    try:
+        return act()
+    except MemoryError:
+        raise ResourceError(
+            "memory",
+            found="none left",
+            expected="a few parts per rank",
+            remedy="lower codec.part_mib or relay.window, or start fewer ranks per node",
+        ) from None
+    except OSError as error:
+        raise from_os_error(error, str(error.filename or f"dcr {args.command}")) from error
 
 
 def _fail(error: DcrError) -> int:
@@ -69,7 +81,7 @@ def _overrides(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:
-            raise UsageError("--set", found=repr(pair), expected="KEY=VALUE, as in codec.level=3")
+            raise UsageError("--set", found=repr(pair), expected="KEY=VALUE", remedy="as in --set codec.level=3")
         out[key] = value
     return out
 
@@ -77,6 +89,8 @@ def _overrides(pairs: Sequence[str]) -> dict[str, str]:
 def _act(args: argparse.Namespace, config: Config, ranks: comm.Comm) -> int:
     from .commands import COMMANDS
 
+    if args.receipt is not None and ranks.rank == 0:
+        _check_receipt(args.receipt)
     store = open_store(config.store.url, config.store.s3)
     kernels = get_kernels(config.kernels, config.device)
     subject = getattr(args, "site", None) or "trainer"
@@ -86,10 +100,23 @@ def _act(args: argparse.Namespace, config: Config, ranks: comm.Comm) -> int:
         result = COMMANDS[args.command](Ports(Catalog(store, config.policy), ranks, kernels, events), config, args)
     if ranks.rank == 0:
         if args.receipt is not None:
-            durable.make_dirs(args.receipt.resolve().parent)
             durable.replace(args.receipt, dumps(result))
         _print(args, result)
     return 0
+
+
+def _check_receipt(path: Path) -> None:
+    """A receipt that cannot be written is found out before the work, not after it."""
+    if path.is_dir():
+        raise UsageError(f"--receipt {path}", found="a directory", expected="a file", remedy="name a file in it")
+    durable.make_dirs(path.resolve().parent)
+    if not os.access(path.resolve().parent, os.W_OK):
+        raise UsageError(
+            f"--receipt {path}",
+            found="a directory that may not be written",
+            expected="one that may",
+            remedy="give this user access, or name another place",
+        )
 
 
 def _alone(args: argparse.Namespace) -> int:
@@ -105,11 +132,12 @@ def _alone(args: argparse.Namespace) -> int:
 def _synth(args: argparse.Namespace) -> dict[str, Any]:
     from .. import synth
 
-    if not 0 < args.changed < 1 or args.step < 0:
+    if not 0 < args.changed < 1:
         raise UsageError(
-            "synth",
-            found=f"--changed {args.changed} --step {args.step}",
-            expected="a fraction between 0 and 1, a step of 0 or more",
+            "--changed",
+            found=args.changed,
+            expected="a fraction between 0 and 1",
+            remedy="0.03 is 3 % of the weights",
         )
     shape = synth.TINY if args.size == "tiny" else synth.Shape()
     if (
@@ -119,9 +147,10 @@ def _synth(args: argparse.Namespace) -> dict[str, Any]:
         or shape.site_padded % args.site_shards
     ):
         raise UsageError(
-            "shards",
+            "--shards and --site-shards",
             found=f"{args.shards} and {args.site_shards}",
-            expected="numbers that divide the model's groups and experts",
+            expected="divisors of the model's groups, experts and vocabulary rows",
+            remedy="1, 2 and 4 work for both",
         )
     where: Path = args.out / f"step-{args.step:06d}"
     layouts = synth.layouts(shape, ["site"], args.shards, args.site_shards)

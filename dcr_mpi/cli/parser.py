@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 from .. import __version__
@@ -58,12 +59,21 @@ def build() -> argparse.ArgumentParser:
     _version(refit, "this version (default: the next one that is made from the replica's)")
     _wait(refit, 0.0, "for the version to be sealed")
     refit.add_argument(
-        "--catch-up", action="store_true", help="also apply it, and go on until the newest committed version"
+        "--catch-up",
+        action="store_true",
+        help="also apply it if it is committed, and go on until no sealed version is left",
     )
     commit = add("commit", "Decide on a version for everybody: commit once every site has prepared it, or abort.")
     _version(commit, "this version (default: the newest)")
     _wait(commit, None, "for the sites (default: commit.wait_s of the configuration)")
     commit.add_argument("--abort", metavar="REASON", nargs="?", const="asked for", help="abort it instead")
+    commit.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="SITE",
+        help="do not wait for this site, which catches up later; may be repeated",
+    )
     apply = add("apply", "At a site: write a committed version's new words into the replica, in place.")
     _site(apply)
     _version(apply, "this version (default: the one that is prepared)")
@@ -71,11 +81,12 @@ def build() -> argparse.ArgumentParser:
     verify = add(
         "verify", "Read every word of a replica or checkpoint and compare its state digest with the version's."
     )
-    verify.add_argument("--site", metavar="NAME", help="verify this site's replica")
-    verify.add_argument("--checkpoint", type=Path, metavar="DIR", help="verify training shards instead")
+    what = verify.add_mutually_exclusive_group(required=True)
+    what.add_argument("--site", metavar="NAME", help="verify this site's replica")
+    what.add_argument("--checkpoint", type=Path, metavar="DIR", help="verify training shards instead")
     _version(verify, "compare with this version (default: the replica's own, or the newest committed)")
     status = add("status", "Versions, decisions and sites of the policy, as the store knows them.")
-    status.add_argument("--last", type=int, default=5, metavar="N", help="show the last N versions (default: 5)")
+    status.add_argument("--last", type=_count, default=5, metavar="N", help="show the last N versions (default: 5)")
     inspect = add("inspect", "What is inside a shard, a part, a journal or any JSON object of the store.", False)
     inspect.add_argument("path", type=Path, help="the file")
     inspect.add_argument("--json", action="store_true", help="print one JSON object instead of text")
@@ -91,7 +102,7 @@ def build() -> argparse.ArgumentParser:
 
 def _synth(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, help="directory; gets step-000000/ and so on, and layouts/")
-    parser.add_argument("--step", type=int, default=0, metavar="N", help="optimiser step to write (default: 0)")
+    parser.add_argument("--step", type=_whole, default=0, metavar="N", help="optimiser step to write (default: 0)")
     parser.add_argument(
         "--changed", type=float, default=0.03, metavar="F", help="fraction of weights one step changes (default: 0.03)"
     )
@@ -101,11 +112,11 @@ def _synth(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--size", choices=["small", "tiny"], default="small", help="about 57M parameters, or a few thousand"
     )
-    parser.add_argument("--shards", type=int, default=4, metavar="N", help="training shards (default: 4)")
+    parser.add_argument("--shards", type=_count, default=4, metavar="N", help="training shards (default: 4)")
     parser.add_argument(
-        "--site-shards", type=int, default=2, metavar="N", help="shards of the engine's layout (default: 2)"
+        "--site-shards", type=_count, default=2, metavar="N", help="shards of the engine's layout (default: 2)"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="of the random numbers (default: 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
@@ -131,8 +142,30 @@ def _site(parser: argparse.ArgumentParser) -> None:
 
 
 def _version(parser: argparse.ArgumentParser, text: str) -> None:
-    parser.add_argument("--version", dest="number", type=int, metavar="N", help=text)
+    parser.add_argument("--version", dest="number", type=_whole, metavar="N", help=text)
 
 
 def _wait(parser: argparse.ArgumentParser, default: float | None, text: str) -> None:
-    parser.add_argument("--wait", type=float, default=default, metavar="S", help=f"wait up to S seconds {text}")
+    parser.add_argument("--wait", type=_seconds, default=default, metavar="S", help=f"wait up to S seconds {text}")
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number, 0 or more")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number, 1 or more")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected seconds, 0 or more")
+    return value

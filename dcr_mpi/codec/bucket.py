@@ -1,9 +1,10 @@
 """Writing a bucket: changes of some spans of one dtype against their baseline.
 
-Positions are gaps between changes inside a block; values are overwritten words, XOR masks or ulp differences; a
-block that changed almost everywhere travels whole. Every changed block carries the digests of its base and of its
-target; the unchanged blocks of a span share one digest of their base, so a part checks the whole baseline that it
-covers, at a few bytes. Without a base (an anchor) every block is dense and has a target digest only.
+Positions are coded by class (see :mod:`.classes`) or as plain gaps between changes inside a block; values are ulp
+differences, XOR masks or overwritten words; a block that changed almost everywhere travels whole. Every changed block
+carries the digests of its base and of its target; the unchanged blocks of a span share one digest of their base, so a
+part checks the whole baseline that it covers, at a few bytes. Without a base (an anchor) every block is dense and has
+a target digest only.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from ..digest import block_digest, running_block_digest
 from ..dtypes import DType, dtype
 from ..errors import GeometryError
 from ..kernels.api import Changes, Kernels, ValueScheme
+from ..kernels.hazard import axis
 from ..wire import Bucket, pack_bucket, packed_size
+from .classes import fit, pack_model
 from .table import (
     MAX_BLOCKS,
     MAX_BUCKET_BYTES,
@@ -26,18 +29,26 @@ from .table import (
 )
 from .values import SCHEMES, pack_dense, pack_values
 
-PLAIN = 0  # position scheme: gaps in tile order
+PLAIN, CLASS = 0, 1  # position schemes: gaps in tile order, and by class of the baseline
 SPANS, CHANGED, DENSE, COUNTS, BASE, REST, TARGET, GAPS, GAP_ESCAPES = range(1, 10)
+MODEL, CODE = 12, 13
 _TRIAL_WORDS = 1 << 16
+# Dense bytes per second of encode and decode together, one thread: see docs/benchmarks.md.
+CLASS_SPEED, PLAIN_SPEED = 0.6e9, 2.0e9
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """How to code: ``positions`` "plain" or "dense", ``values``, zstd ``level`` or None for no entropy stage."""
+    """How to code: ``positions`` "auto", "class", "plain" or "dense", ``values``, zstd ``level`` or None for none.
 
-    positions: str = "plain"
+    "auto" weighs class against plain for every bucket: by size, or by time where ``link``, the bytes per second that
+    one rank has to the other side, is known (see :func:`_by_class`).
+    """
+
+    positions: str = "auto"
     values: ValueScheme = "ulp"
     level: int | None = 1
+    link: float | None = None
 
 
 def encode(
@@ -78,11 +89,13 @@ def encode(
         )
     if changes is None or base is None:
         changed = np.ones(len(table), bool)
-        dense, streams = changed, {}
+        dense, positions = changed, PLAIN
+        streams: dict[int, bytes] = {}
     else:
         changed = changes.counts > 0
         dense = changed.copy() if scheme.positions == "dense" else _dense(scheme, changes, table, new, kind, kernels)
-        streams = _sparse(scheme, changes, dense, kind, kernels) | _base_digests(table, base, changed)
+        positions, streams = _positions(scheme, table, base, changes, dense, kind, kernels)
+        streams |= _base_digests(table, base, changed)
         streams[CHANGED] = np.packbits(changed, bitorder="little").tobytes()
         streams[DENSE] = np.packbits(dense, bitorder="little").tobytes() if dense.any() else b""
     streams[SPANS] = pack_spans(table.spans, block)
@@ -90,7 +103,60 @@ def encode(
     if dense.any():
         streams |= pack_dense(np.concatenate([table.view(new, b) for b in np.flatnonzero(dense).tolist()]), kind)
     values = SCHEMES.index(scheme.values)
-    return pack_bucket(Bucket(PLAIN, values, log2, name, streams), scheme.level)
+    return pack_bucket(Bucket(positions, values, log2, name, streams), scheme.level)
+
+
+def _positions(
+    scheme: Scheme,
+    table: BlockTable,
+    base: np.ndarray,
+    changes: Changes,
+    dense: np.ndarray,
+    kind: DType,
+    kernels: Kernels,
+) -> tuple[int, dict[int, bytes]]:
+    """The position scheme of a bucket and the streams of its sparse blocks."""
+    if scheme.positions in ("plain", "dense") or not bool((changes.counts[~dense] > 0).any()):
+        return PLAIN, _sparse(scheme, changes, dense, kind, kernels)
+    blocks = np.flatnonzero((changes.counts > 0) & ~dense)
+    keep = np.repeat(~dense, changes.counts)
+    here = Changes(changes.counts[blocks], changes.positions[keep], changes.old[keep], changes.new[keep])
+    mine = BlockTable(
+        table.spans, table.span[blocks], table.start[blocks], table.size[blocks], table.offset[blocks], table.length
+    )
+    # Values other than ulp differences keep their streams; the class coder then sees one value, which costs nothing.
+    ulp = scheme.values == "ulp"
+    coded = kernels.difference("ulp", here.old, here.new, kind) if ulp else np.zeros_like(here.new)
+    model, bits = fit(kind, base, mine, here, coded, kernels)
+    if scheme.positions == "auto":
+        plain = _sparse(scheme, changes, dense, kind, kernels)
+        if not _by_class(scheme, bits / 8, plain, int(mine.size.sum()) * kind.word_bytes):
+            return PLAIN, plain
+    code = kernels.hazard_encode(model, axis(model.log2), base, mine.offset, mine.size, here, coded)
+    streams = {MODEL: pack_model(model, len(coded)), CODE: code.astype("<u4").tobytes()}
+    return CLASS, streams if ulp else streams | pack_values(scheme.values, here.old, here.new, kind, kernels)
+
+
+def _by_class(scheme: Scheme, promised: float, plain: dict[int, bytes], dense_bytes: int) -> bool:
+    """Whether the class coder makes the refit shorter than plain gaps do.
+
+    With no link rate the smaller form wins. With one, a form's time is what coding its dense bytes takes on both
+    sides plus what sending its payload takes; only the difference between the two forms' speeds matters.
+    """
+    spared = _entropy_bytes(plain) - promised
+    if scheme.link is None:
+        return spared > 0
+    return spared / scheme.link > dense_bytes * (1 / CLASS_SPEED - 1 / PLAIN_SPEED)
+
+
+def _entropy_bytes(streams: dict[int, bytes]) -> float:
+    """What an order-0 entropy stage makes of streams, about."""
+    total = 0.0
+    for raw in streams.values():
+        seen = np.bincount(np.frombuffer(raw, np.uint8), minlength=256)
+        seen = seen[seen > 0]
+        total -= float((seen * np.log2(seen / len(raw))).sum()) / 8 if len(raw) else 0.0
+    return total
 
 
 def _dense(

@@ -12,7 +12,8 @@ from ..errors import CorruptInput, GeometryError
 from ..kernels.api import Changes, Kernels
 from ..layout import Span
 from ..wire import Bucket, Stream
-from .bucket import BASE, CHANGED, COUNTS, DENSE, GAP_ESCAPES, GAPS, PLAIN, REST, SPANS, TARGET
+from .bucket import BASE, CHANGED, CLASS, CODE, COUNTS, DENSE, GAP_ESCAPES, GAPS, MODEL, PLAIN, REST, SPANS, TARGET
+from .classes import unpack_model
 from .table import BlockTable, block_table, is_block, unpack_spans
 from .values import SCHEMES, dense_streams, read, unpack_dense, unpack_values, value_streams
 
@@ -39,7 +40,7 @@ class BucketReader:
     def __init__(self, bucket: Bucket, anchor: bool) -> None:
         self._streams: Mapping[int, Stream] = bucket.streams  # type: ignore[assignment]
         log2 = bucket.block_log2
-        if bucket.positions != PLAIN or bucket.values >= len(SCHEMES) or not is_block(log2):
+        if bucket.positions not in (PLAIN, CLASS) or bucket.values >= len(SCHEMES) or not is_block(log2):
             raise CorruptInput(
                 "bucket",
                 found=f"schemes {bucket.positions}/{bucket.values}, block 2^{log2}",
@@ -51,6 +52,7 @@ class BucketReader:
         except GeometryError as error:
             raise CorruptInput("bucket", found=str(error), expected="a dtype") from None
         self.values = SCHEMES[bucket.values]
+        self.by_class = bucket.positions == CLASS
         self.block = 1 << log2
         self.anchor = anchor
         spans = unpack_spans(read(self._streams, SPANS, 1 << 24), self.block, self.dtype.word_bytes)
@@ -68,15 +70,16 @@ class BucketReader:
         self.target = self._digests(TARGET, np.flatnonzero(self.changed), blocks)
         rest = self._digests(REST, quiet, len(spans))
         self.rest = {int(span): digest for span in quiet if (digest := rest[span]) is not None}
-        self._counts = self._read_counts()
-        self._unpacked: tuple[np.ndarray, np.ndarray] | None = None
+        self._counts = np.zeros(blocks, np.int64) if self.by_class else self._read_counts()
 
     def _check_streams(self) -> None:
         """Refuse streams that nothing here would read: every byte of a part has a meaning."""
         width = self.dtype.word_bytes
         used = {SPANS, TARGET}
         if not self.anchor:
-            used |= {CHANGED, DENSE, COUNTS, BASE, REST, GAPS, GAP_ESCAPES, *value_streams(self.values, width)}
+            used |= {CHANGED, DENSE, BASE, REST, *((MODEL, CODE) if self.by_class else (COUNTS, GAPS, GAP_ESCAPES))}
+            if not self.by_class or self.values != "ulp":
+                used |= set(value_streams(self.values, width))
         if bool(self.dense.any()):
             used |= set(dense_streams(width))
         extra = sorted(set(self._streams) - used)
@@ -119,49 +122,83 @@ class BucketReader:
             )
         return counts
 
-    def _sparse(self) -> tuple[np.ndarray, np.ndarray]:
-        """Positions and coded values of every sparse block, unpacked once."""
-        if self._unpacked is None:
-            total = int(self._counts.sum())
-            gaps = np.frombuffer(read(self._streams, GAPS, total), np.uint8)
-            escapes = read(self._streams, GAP_ESCAPES, 4 * total)
-            if len(escapes) % 4:
-                raise CorruptInput("gap escapes", found=f"{len(escapes)} bytes", expected="a multiple of 4")
-            positions = self._kernels.unpack_gaps(gaps, np.frombuffer(escapes, "<u4"), self._counts, self.table.size)
-            self._unpacked = positions, unpack_values(self.values, self._streams, total, self.dtype)
-        return self._unpacked
-
-    def decode(self, blocks: np.ndarray, base: np.ndarray, kernels: Kernels) -> tuple[np.ndarray, Changes]:
-        """The target of the given changed blocks, and what changed in them.
+    def decode(self, base: np.ndarray, kernels: Kernels) -> tuple[np.ndarray, Changes]:
+        """The target of all changed blocks, and what changed in them.
 
         Parameters
         ----------
-        blocks : int array
-            Indices of changed blocks, increasing. For an anchor ``base`` may hold anything.
         base : array
-            Their verified baseline words, packed as ``table.select(blocks)``.
+            Verified baseline words of the changed blocks, packed as ``table.select(flatnonzero(changed))``. For an
+            anchor it may hold anything.
 
         Returns
         -------
         (array, Changes)
             Bucket array of the targets, packed alike; digests are the caller's to compare.
+
+        Raises
+        ------
+        CorruptInput
+            Streams that cannot be decoded against this base.
         """
-        self._kernels = kernels
+        blocks = np.flatnonzero(self.changed)
         mine = self.table.select(blocks)
         target = base.copy()
-        picked = self._counts[blocks]
-        positions, coded = self._sparse()
-        if len(blocks) != len(self.table):
-            begin = np.cumsum(self._counts) - self._counts
-            keep = np.repeat(begin[blocks] - (np.cumsum(picked) - picked), picked) + np.arange(int(picked.sum()))
-            positions, coded = positions[keep], coded[keep]
-        old = kernels.gather(base, mine.offset, picked, positions)
-        new = kernels.restore(self.values, old, coded, self.dtype)
-        kernels.scatter(target, mine.offset, picked, positions, new)
-        if not bool(self.dense[blocks].any()):
-            return target, Changes(picked, positions, old, new)
+        if bool(self.dense.all()):
+            counts, positions = np.zeros(len(blocks), np.int64), np.empty(0, np.uint32)
+            old = new = np.empty(0, base.dtype)
+        else:
+            counts, positions, coded = (self._classes if self.by_class else self._plain)(blocks, mine, base, kernels)
+            old = kernels.gather(base, mine.offset, counts, positions)
+            new = kernels.restore(self.values, old, coded, self.dtype)
+            kernels.scatter(target, mine.offset, counts, positions, new)
+        if not bool(self.dense.any()):
+            return target, Changes(counts, positions, old, new)
         self._place_dense(blocks, mine, target)
         return target, kernels.changes(base, target, mine.offset, mine.size)
+
+    def _plain(
+        self, blocks: np.ndarray, mine: BlockTable, base: np.ndarray, kernels: Kernels
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Counts, positions and coded values of the changed blocks; dense ones have none."""
+        counts = self._counts[blocks]
+        total = int(counts.sum())
+        gaps = np.frombuffer(read(self._streams, GAPS, total), np.uint8)
+        escapes = read(self._streams, GAP_ESCAPES, 4 * total)
+        if len(escapes) % 4:
+            raise CorruptInput("gap escapes", found=f"{len(escapes)} bytes", expected="a multiple of 4")
+        positions = kernels.unpack_gaps(gaps, np.frombuffer(escapes, "<u4"), counts, mine.size)
+        return counts, positions, unpack_values(self.values, self._streams, total, self.dtype)
+
+    def _classes(
+        self, blocks: np.ndarray, mine: BlockTable, base: np.ndarray, kernels: Kernels
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        sparse = ~self.dense[blocks]
+        offsets, sizes = mine.offset[sparse], mine.size[sparse]
+        words = int(sizes.sum())
+        raw = read(self._streams, MODEL, 1 << 20)
+        model, bound, total = unpack_model(raw, self.dtype, words)
+        # A change takes at most its position's 30 bits and some escapes, its value's 12 and its raw bits.
+        code = read(self._streams, CODE, 16 + 64 * total)
+        if len(code) % 4:
+            raise CorruptInput("class code", found=f"{len(code)} bytes", expected="a multiple of 4")
+        words_of_code = np.frombuffer(code, "<u4")
+        used, found, positions, coded = kernels.hazard_decode(model, bound, base, offsets, sizes, total, words_of_code)
+        if used != len(words_of_code) or bool((found < 1).any()):
+            raise CorruptInput(
+                "class code",
+                found=f"{used} of {len(words_of_code)} words read",
+                expected="all of them, and a change in each block",
+            )
+        counts = np.zeros(len(blocks), np.int64)
+        counts[sparse] = found
+        if self.values != "ulp":
+            if coded.any():
+                raise CorruptInput(
+                    "class code", found="values in it", expected=f"values in the streams of {self.values}"
+                )
+            coded = unpack_values(self.values, self._streams, total, self.dtype)
+        return counts, positions, coded
 
     def _place_dense(self, blocks: np.ndarray, mine: BlockTable, target: np.ndarray) -> None:
         sizes = np.where(self.dense, self.table.size, 0)

@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import CorruptInput
 from ..kernels.api import ALIGN
 from ..layout import Span
+from .varints import pack_varints, unpack_varints
 
 MIN_BLOCK_LOG2, MAX_BLOCK_LOG2 = 6, 24
 MAX_BUCKET_BYTES = 1 << 30
@@ -69,16 +70,11 @@ def _offsets(size: np.ndarray) -> tuple[np.ndarray, int]:
 
 def pack_spans(spans: Sequence[Span], block: int) -> bytes:
     """Spans as LEB128 varints: tile (difference to the one before), first block of the tile, words."""
-    out = bytearray()
-    previous = 0
+    rows, previous = [], 0
     for span in spans:
-        for value in (span.tile - previous, span.start // block, span.stop - span.start):
-            while value > 0x7F:
-                out.append(value & 0x7F | 0x80)
-                value >>= 7
-            out.append(value)
+        rows += [span.tile - previous, span.start // block, span.stop - span.start]
         previous = span.tile
-    return bytes(out)
+    return pack_varints(rows)
 
 
 def unpack_spans(data: bytes, block: int, word_bytes: int) -> tuple[Span, ...]:
@@ -109,24 +105,13 @@ def unpack_spans(data: bytes, block: int, word_bytes: int) -> tuple[Span, ...]:
 
 
 def _triples(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """LEB128 varints of at most 63 bits, each in its shortest form, three by three; the list is never held."""
-    row: list[int] = []
-    value, shift = 0, 0
-    for byte in data:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            if not byte and shift > 7:
-                raise _bad("a varint longer than it need be")
-            row.append(value)
-            value, shift = 0, 0
-            if len(row) == 3:
-                yield row[0], row[1], row[2]
-                row = []
-        elif shift > 56:
-            raise _bad("a varint over 63 bits")
-    if shift or row:
-        raise _bad("a cut list")
+    """Varints three by three; the list is never held."""
+    numbers = unpack_varints(data, "span stream")
+    for first in numbers:
+        second, third = next(numbers, None), next(numbers, None)
+        if second is None or third is None:
+            raise _bad("a cut list")
+        yield first, second, third
 
 
 def _bad(found: str) -> CorruptInput:

@@ -17,6 +17,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from ..dtypes import DType
+from .hazard import Axis, Model
 
 ALIGN = 64  # words: block offsets in a bucket array are multiples of it
 GAP_ESCAPE = 255
@@ -105,4 +106,43 @@ class Kernels(Protocol):
         self, geometry: np.ndarray, words: np.ndarray, offsets: np.ndarray, sizes: np.ndarray
     ) -> np.ndarray:
         """The state digest's partial sums of whole blocks: uint64 (blocks, 2)."""
+        ...
+
+    def exponents(
+        self, words: np.ndarray, offsets: np.ndarray, sizes: np.ndarray, shift: int, mask: int, step: int
+    ) -> np.ndarray:
+        """Histogram of ``(word >> shift) & mask`` over every ``step``-th word of each block: int64 (mask + 1,)."""
+        ...
+
+    def hazard_encode(
+        self,
+        model: Model,
+        axis: Axis,
+        base: np.ndarray,
+        offsets: np.ndarray,
+        sizes: np.ndarray,
+        changes: Changes,
+        coded: np.ndarray,
+    ) -> np.ndarray:
+        """Positions and values of all changes as one code: uint32 words, first to last as a decoder takes them.
+
+        ``coded`` are the values as :meth:`difference` gives them. See :mod:`dcr_mpi.kernels.hazard`.
+        """
+        ...
+
+    def hazard_decode(
+        self,
+        model: Model,
+        axis: Axis,
+        base: np.ndarray,
+        offsets: np.ndarray,
+        sizes: np.ndarray,
+        total: int,
+        code: np.ndarray,
+    ) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
+        """Inverse of :meth:`hazard_encode`: (words of code used, counts, positions, coded values) of ``total`` changes.
+
+        Takes any ``code`` for hostile: instead of the words used a negative number says what is wrong (the code ends
+        early, a position past the last block, or one inside what was passed already); it never reads outside.
+        """
         ...

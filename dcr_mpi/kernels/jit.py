@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable
-from typing import Any
-
-import numba
 import numpy as np
 
 from ..digest import MIX_A, MIX_B, MIX_C, MIX_D, MIX_E
 from ..dtypes import DType
 from .api import GAP_ESCAPE, Changes, ValueScheme
+from .jit_hazard import JitHazard
+from .jitting import inline, jit
 from .reference import bad_gaps
-
-
-def _jit(function: Callable[..., Any]) -> Any:
-    """numba.njit, with a cache that any number of processes may fill at once.
-
-    numba numbers the files of a function's compiled code by what it read in the cache's index a moment before. Two
-    processes that compile for two word widths at once take the same number, and from then on the code for one width
-    is loaded for the other. A number drawn at random is nobody else's; a lost entry of the index only costs time.
-    """
-    compiled: Any = numba.njit(nogil=True, cache=True, boundscheck=False)(function)
-    if hasattr(compiled, "_cache"):  # not under NUMBA_DISABLE_JIT
-        files = compiled._cache._cache_file
-        files._data_name = lambda _: files._data_name_pattern.format(number=secrets.randbits(63))
-    return compiled
-
 
 _u64 = np.uint64
 _A, _B, _C, _D, _E = map(_u64, (MIX_A, MIX_B, MIX_C, MIX_D, MIX_E))
 _S32, _S29, _S31 = map(_u64, (32, 29, 31))
 
 
-class JitKernels:
+class JitKernels(JitHazard):
     """See :class:`dcr_mpi.kernels.api.Kernels`."""
 
     name = "numba"
@@ -136,7 +118,7 @@ def _sign(words: np.ndarray, dtype: DType) -> np.uint64:
     return _u64(1 << (8 * words.itemsize - 1) if dtype.is_float else 0)
 
 
-@_jit
+@jit
 def _changes(base, new, base64, new64, lanes, offsets, sizes, block, counts, positions, old, val):  # type: ignore[no-untyped-def]
     k = 0
     while block < len(sizes):
@@ -160,7 +142,7 @@ def _changes(base, new, base64, new64, lanes, offsets, sizes, block, counts, pos
     return block, k
 
 
-@_jit
+@jit
 def _gather(words, offsets, counts, positions, out):  # type: ignore[no-untyped-def]
     k = 0
     for block in range(len(counts)):
@@ -170,7 +152,7 @@ def _gather(words, offsets, counts, positions, out):  # type: ignore[no-untyped-
             k += 1
 
 
-@_jit
+@jit
 def _scatter(words, offsets, counts, positions, values):  # type: ignore[no-untyped-def]
     k = 0
     for block in range(len(counts)):
@@ -180,7 +162,7 @@ def _scatter(words, offsets, counts, positions, values):  # type: ignore[no-unty
             k += 1
 
 
-@_jit
+@jit
 def _pack_gaps(positions, counts, gaps, escapes):  # type: ignore[no-untyped-def]
     k, e = 0, 0
     for block in range(len(counts)):
@@ -200,7 +182,7 @@ def _pack_gaps(positions, counts, gaps, escapes):  # type: ignore[no-untyped-def
     return e
 
 
-@_jit
+@jit
 def _unpack_gaps(gaps, escapes, counts, sizes, positions):  # type: ignore[no-untyped-def]
     k, e, fault = 0, 0, 0
     for block in range(len(counts)):
@@ -223,7 +205,7 @@ def _unpack_gaps(gaps, escapes, counts, sizes, positions):  # type: ignore[no-un
     return fault if e == len(escapes) else 1
 
 
-@_jit
+@jit
 def _ulp(old, new, sign, top, out):  # type: ignore[no-untyped-def]
     # In 64 bits and cut to the word on store: only the difference's low bits matter.
     mask = (_u64(2) << _u64(top)) - _u64(1)
@@ -237,7 +219,7 @@ def _ulp(old, new, sign, top, out):  # type: ignore[no-untyped-def]
         out[k] = (((d << _u64(1)) ^ (_u64(0) - negative)) - _u64(1)) & mask
 
 
-@_jit
+@jit
 def _unulp(old, coded, sign, out):  # type: ignore[no-untyped-def]
     mask = (_u64(2) << _u64(8 * old.itemsize - 1)) - _u64(1)
     for k in range(len(old)):
@@ -251,7 +233,7 @@ def _unulp(old, coded, sign, out):  # type: ignore[no-untyped-def]
         out[k] = b & mask
 
 
-@numba.njit(inline="always")
+@inline
 def _mix(index, word):  # type: ignore[no-untyped-def]
     x = _u64(index) * _A + _u64(word) * _B
     x ^= x >> _S32
@@ -262,7 +244,7 @@ def _mix(index, word):  # type: ignore[no-untyped-def]
     return x, (x ^ (x >> _S31)) * _E
 
 
-@numba.njit(inline="always")
+@inline
 def _canonical(row, dims, k):  # type: ignore[no-untyped-def]
     index = row[1]
     for d in range(dims - 1, -1, -1):
@@ -272,7 +254,7 @@ def _canonical(row, dims, k):  # type: ignore[no-untyped-def]
     return index
 
 
-@_jit
+@jit
 def _state_changes(geometry, counts, positions, old, new, out):  # type: ignore[no-untyped-def]
     dims = (geometry.shape[1] - 2) // 2
     k = 0
@@ -291,7 +273,7 @@ def _state_changes(geometry, counts, positions, old, new, out):  # type: ignore[
         out[block, 0], out[block, 1] = lane0, lane1
 
 
-@_jit
+@jit
 def _state_words(geometry, words, offsets, sizes, out):  # type: ignore[no-untyped-def]
     dims = (geometry.shape[1] - 2) // 2
     for block in range(len(sizes)):

@@ -8,13 +8,14 @@ from ..digest import MIX_A, MIX_B, MIX_C, MIX_D, MIX_E
 from ..dtypes import DType
 from ..errors import CorruptInput
 from .api import GAP_ESCAPE, Changes, ValueScheme
+from .reference_hazard import ReferenceHazard
 
 
 def bad_gaps(what: str) -> CorruptInput:
     return CorruptInput("gap stream", found=what, expected="increasing positions inside each block")
 
 
-class ReferenceKernels:
+class ReferenceKernels(ReferenceHazard):
     """See :class:`dcr_mpi.kernels.api.Kernels`."""
 
     name = "numpy"
