@@ -217,6 +217,7 @@ def varints(*values: int) -> bytes:
         (b"\x00\x00\x05\x80", "a cut list"),
         (varints(0, 0, 0), "0 words"),
         (varints(0, 1, 64, 0, 1, 5), "5 words at 64"),  # overlaps the one before
+        (varints(0, 0, 65, 0, 1, 5), "5 words at 64"),  # by one word
         (varints(0, 5, 64, 0, 1, 64), "64 words at 64"),  # runs back
         (varints(0, 0, 1 << 29), "536870912 words"),  # larger than the largest bucket
         (varints(0, 1 << 62, 1), "tile 0"),  # 64-bit wrap-around
@@ -360,6 +361,18 @@ BAD_STREAMS = {
 def test_bad_streams_are_refused(case: str) -> None:
     with pytest.raises(CorruptInput):
         read(replaced(*BAD_STREAMS[case]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({COUNTS: struct.pack("<2I", 3, 0), GAPS: bytes([5, 0, 3])}, "a count of 0"),
+        ({DENSE: b"\x06", DENSE_PLANES: bytes(128), DENSE_PLANES + 1: bytes(128)}, "a dense block that did not change"),
+    ],
+)
+def test_bad_streams_that_fit_each_other_are_refused_too(changes: dict[int, bytes], found: str) -> None:
+    with pytest.raises(CorruptInput, match=found):
+        read(Bucket(0, 2, 6, "bf16", _streams() | changes))
 
 
 def test_a_gap_escape_under_255_is_refused() -> None:

@@ -149,6 +149,11 @@ def test_a_site_that_the_tiles_were_not_cut_for() -> None:
         Placement(halves, tensors).find(tile.tensor, tile.box)
     with pytest.raises(GeometryError, match="no piece holds whole"):
         Placement(Layout("none", ()), tensors).find(0, tile.box)
+    # One replica has it whole, another in part: the second would miss an update.
+    both = Layout("both", (*trainer.shards, halves.shards[0]))
+    with pytest.raises(GeometryError, match="no piece holds whole"):
+        Placement(both, tensors).find(0, tile.box)
+    assert len(Placement(both, tensors).find(0, Box((0, 0), (4, 3)))) == 2
 
 
 # -- tilings from a store -------------------------------------------------------------------------------------
