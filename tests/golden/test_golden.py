@@ -38,15 +38,16 @@ def check(data: bytes, case: dict[str, Any], kernels: Kernels) -> None:
         assert reader.table.spans == table.spans
         old, new = old_and_new(bucket)
         base = np.zeros_like(new) if anchor else old
-        for block in range(len(table)):
-            if not reader.changed[block]:
-                assert table.view(old, block).tobytes() == table.view(new, block).tobytes()
-                continue
-            mine = table.select(np.array([block]))
-            words = np.zeros(mine.length, new.dtype)
-            mine.view(words, 0)[...] = table.view(base, block)
-            target, _ = reader.decode(np.array([block]), words, kernels)
-            assert mine.view(target, 0).tobytes() == table.view(new, block).tobytes()
+        blocks = np.flatnonzero(reader.changed)
+        mine = table.select(blocks)
+        words = np.zeros(mine.length, new.dtype)
+        for k, block in enumerate(blocks.tolist()):
+            mine.view(words, k)[...] = table.view(base, block)
+        target, _ = reader.decode(words, kernels)
+        for block in np.flatnonzero(~reader.changed).tolist():
+            assert table.view(old, block).tobytes() == table.view(new, block).tobytes()
+        for k, block in enumerate(blocks.tolist()):
+            assert mine.view(target, k).tobytes() == table.view(new, block).tobytes()
             assert reader.target[block] == block_digest(table.view(new, block))
             assert anchor or reader.base[block] == block_digest(table.view(old, block))
 
