@@ -133,12 +133,3 @@ def fingerprint(directory: Path, layout: Layout) -> dict[str, list[int]]:
         stat = (directory / shard.file).stat()
         out[shard.file] = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
     return out
-
-
-def check_shard_set(
-    directory: Path, layout: Layout, step_attribute: str = "step", dtypes: Mapping[str, str] = {}
-) -> int | None:
-    """Check that a directory holds exactly the layout's shards, all of one step; returns the step if they name one."""
-    files = [s.file for s in layout.shards]
-    found = checkpoint_inventory(directory, files, step_attribute=step_attribute, dtypes=dtypes)
-    return found[0].step if found else None

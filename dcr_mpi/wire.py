@@ -42,6 +42,14 @@ class PartHeader:
     index: int
     buckets: int
 
+    @classmethod
+    def bound(
+        cls, policy_sha256: str, tiling_sha256: str, version: int, base: int | None, index: int = 0, buckets: int = 0
+    ) -> PartHeader:
+        """From whole digests in hex."""
+        policy, tiling = bytes.fromhex(policy_sha256[:32]), bytes.fromhex(tiling_sha256[:32])
+        return cls(policy, tiling, version, base, index, buckets)
+
 
 @dataclass(frozen=True)
 class Bucket:

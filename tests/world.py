@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,10 +128,10 @@ class World:
         return scatter_full(self.path / f"model/step-{step:06d}", trainer_layout(TINY), self.site_layout())
 
 
-def read_all(directory: Path, layout: Layout) -> dict[tuple[int, str], bytes]:
+def read_all(directory: Path, layout: Layout, dtypes: Mapping[str, str] = {}) -> dict[tuple[int, str], bytes]:
     """Bytes of every dataset under a layout."""
     out = {}
-    with Checkpoint(directory, layout) as checkpoint:
+    with Checkpoint(directory, layout, dtypes=dtypes) as checkpoint:
         for number, shard in enumerate(layout.shards):
             for dataset in shard.datasets:
                 kind, box = dtype(dataset.dtype), Box.whole(dataset.shape)

@@ -125,7 +125,7 @@ def newest_anchor(ports: Ports, version: int | None = None) -> Manifest:
         f"anchor of policy {ports.catalog.name!r}",
         found="none in the store",
         expected=f"one at or before version {last}",
-        remedy="publish one at the trainer (dcr init --anchor), or name a checkpoint with --from",
+        remedy="run dcr init --checkpoint at the trainer without --no-anchor, or give the newest version with --from",
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..catalog import check_name
-from ..checkpoint import Checkpoint, check_shard_set, default_layout, fingerprint
+from ..checkpoint import Checkpoint, default_layout, fingerprint
 from ..digest import lanes_of, sha256, state_digest
 from ..errors import UsageError, VerifyFailed
 from ..jsonable import dumps, loads
@@ -15,11 +15,12 @@ from ..layout import check_layout, tensors_of
 from ..model import Decision, Layout, Manifest, Open, Policy, Receipt, SiteLayout
 from ..wire import PartHeader
 from .baseline import BaselineRecord, Source
-from .encode import make_tiling, seal
+from .encode import seal
+from .next_version import make_tiling
 from .parts import PartBuilder
 from .ports import Ports
 from .publish import CodecSettings, publish
-from .state import checkpoint_lanes
+from .state import check_checkpoint, checkpoint_lanes
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,7 @@ def init_policy(ports: Ports, job: InitJob) -> Receipt:
     raw = ports.once("policy", lambda: dumps(_policy(ports, job)))
     policy, policy_sha = loads(Policy, raw, "policy.json"), sha256(raw)
     with Checkpoint(job.checkpoint, policy.trainer, job.step_attribute, job.dtypes) as checkpoint:
-        for shard in range(ports.comm.rank, len(policy.trainer.shards), ports.comm.size):
-            checkpoint.inventory(shard)
+        check_checkpoint(ports, checkpoint)
         before = fingerprint(job.checkpoint, policy.trainer)
         with ports.events.stage("state"):
             lanes = checkpoint_lanes(ports, checkpoint, policy.tensors, "state of version 0")
@@ -72,7 +72,6 @@ def _policy(ports: Ports, job: InitJob) -> Policy:
     layout = job.layout or default_layout("trainer", job.checkpoint, job.step_attribute, job.dtypes)
     tensors = tensors_of(layout)
     check_layout(layout, tensors)
-    check_shard_set(job.checkpoint, layout, job.step_attribute, job.dtypes)
     if not tensors:
         raise UsageError(f"checkpoint {job.checkpoint}", found="no tensors", expected="at least one dataset")
     return Policy(ports.catalog.name, tensors, layout)
@@ -92,7 +91,7 @@ def _anchor(
     opened = Open(policy_sha, 0, None, "", digest, len(tiling.cuts))
     if ports.comm.rank == 0:
         ports.catalog.put_open(opened, anchor=True)
-    header = PartHeader(bytes.fromhex(policy_sha[:32]), bytes.fromhex(digest[:32]), 0, None, 0, 0)
+    header = PartHeader.bound(policy_sha, digest, 0, None)
     builder = PartBuilder(
         policy,
         tiling,

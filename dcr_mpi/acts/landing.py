@@ -66,14 +66,7 @@ class Landing:
         entry = self._manifest.parts[part]
         header, buckets = unpack_part(data, f"part {entry.index}")
         m = self._manifest
-        bound = PartHeader(
-            bytes.fromhex(m.policy_sha256[:32]),
-            bytes.fromhex(m.tiling[:32]),
-            m.version,
-            m.base,
-            entry.index,
-            len(buckets),
-        )
+        bound = PartHeader.bound(m.policy_sha256, m.tiling, m.version, m.base, entry.index, len(buckets))
         if header != bound:
             raise CorruptInput(
                 f"part {entry.index}",

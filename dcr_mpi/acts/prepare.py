@@ -97,8 +97,8 @@ def check_fits(tiling: Tiling, site: SiteLayout, version: int) -> None:
             f"version {version}",
             found=have,
             expected=f"tiles for {site.site!r} with layout {digest[:16]}",
-            remedy="let the trainer list this site in its configuration (trainer.sites): the versions encoded "
-            "from then on fit; until then an anchor brings this site up to date",
+            remedy="let the trainer list this site in its configuration (trainer.sites): versions encoded from then on "
+            f"fit; create the replica from the last one before (dcr init --site {site.site} --from DIR)",
         )
 
 

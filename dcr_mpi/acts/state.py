@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,9 @@ import numpy as np
 from ..checkpoint import Checkpoint
 from ..digest import lanes_hex
 from ..dtypes import dtype
-from ..errors import VerifyFailed
+from ..errors import CorruptInput, VerifyFailed
+from ..hdf5 import shard_names
+from ..jsonable import dumps
 from ..layout import Place, Placement, geometry_rows, make_tiles, tile_region, tile_words
 from ..model import Policy, TensorSpec, Tile
 from .ports import Ports
@@ -28,6 +31,31 @@ class _Unit:
     start: int
     stop: int
     bytes: int
+
+
+def check_checkpoint(ports: Ports, checkpoint: Checkpoint) -> int | None:
+    """Check that a directory holds exactly the layout's shards, whole, fitting and all of one step, which is returned.
+
+    Every rank lists its share of the shards and all learn what is wrong with any.
+
+    Raises
+    ------
+    NotReady, GeometryError, CorruptInput
+        A shard is missing, extra, incomplete, of another shape, or of another step.
+    """
+    shards = checkpoint.layout.shards
+    if ports.comm.rank == 0:
+        shard_names(checkpoint.directory, [s.file for s in shards])
+    mine = [checkpoint.inventory(k).step for k in range(ports.comm.rank, len(shards), ports.comm.size)]
+    steps = {step for raw in ports.comm.allgather(dumps(mine), "steps of all shards") for step in json.loads(raw)}
+    if len(steps) > 1:
+        raise CorruptInput(
+            f"shard set {checkpoint.directory}",
+            found=f"steps {sorted(map(str, steps))[:5]}",
+            expected="one step in all shards",
+            remedy="the shards are from different steps: write them all again",
+        )
+    return next(iter(steps), None)
 
 
 def checkpoint_lanes(

@@ -109,12 +109,13 @@ def _check_receipt(path: Path) -> None:
     """A receipt that cannot be written is found out before the work, not after it."""
     if path.is_dir():
         raise UsageError(f"--receipt {path}", found="a directory", expected="a file", remedy="name a file in it")
-    durable.make_dirs(path.resolve().parent)
-    if not os.access(path.resolve().parent, os.W_OK):
+    folder = path.resolve().parent
+    durable.make_dirs(folder)
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise UsageError(
             f"--receipt {path}",
-            found="a directory that may not be written",
-            expected="one that may",
+            found=f"{folder} that is no directory, or may not be written",
+            expected="a directory for it",
             remedy="give this user access, or name another place",
         )
 

@@ -90,4 +90,4 @@ def run(comm: Comm, main: Callable[[], int]) -> int:
         else:
             time.sleep(3)  # the rank that failed ends the job; this is for the case that it cannot
         comm.abort(code)
-        raise
+        os._exit(code)  # MPICH's abort may come back before the launcher ends this rank; all has been said above

@@ -6,8 +6,17 @@ No other package imports h5py or hdf5plugin.
 """
 
 from .create import create_shard
-from .inventory import Dataset, Inventory, checkpoint_inventory, inventory
+from .inventory import Dataset, Inventory, checkpoint_inventory, inventory, shard_names
 from .place import region
 from .reader import ShardReader
 
-__all__ = ["Dataset", "Inventory", "ShardReader", "checkpoint_inventory", "create_shard", "inventory", "region"]
+__all__ = [
+    "Dataset",
+    "Inventory",
+    "ShardReader",
+    "checkpoint_inventory",
+    "create_shard",
+    "inventory",
+    "region",
+    "shard_names",
+]

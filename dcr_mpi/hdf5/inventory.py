@@ -113,14 +113,8 @@ def inventory(
     return Inventory(os.path.basename(where), where, stat.st_size, step, tuple(datasets), fingerprint)
 
 
-def checkpoint_inventory(
-    directory: str | os.PathLike[str],
-    files: Sequence[str] | None = None,
-    *,
-    step_attribute: str = "step",
-    dtypes: Mapping[str, str] = {},
-) -> tuple[Inventory, ...]:
-    """List a shard set: the files named, in that order, or all ``*.h5`` and ``*.hdf5`` (hidden ones aside), sorted.
+def shard_names(directory: str | os.PathLike[str], files: Sequence[str] | None = None) -> list[str]:
+    """File names of a shard set, in order: those named, or all ``*.h5`` and ``*.hdf5`` (hidden ones aside), sorted.
 
     Raises
     ------
@@ -128,8 +122,6 @@ def checkpoint_inventory(
         No directory, no shard, or one of ``files`` is missing.
     GeometryError
         A shard that ``files`` does not name.
-    CorruptInput
-        Shards of different steps; and whatever :func:`inventory` raises.
     """
     folder = os.fspath(directory)
     try:
@@ -153,6 +145,29 @@ def checkpoint_inventory(
             expected=f"exactly {wanted[:5]} ({len(wanted)} files)",
             remedy="remove what is not part of this checkpoint, or register a layout that names it",
         )
+    return wanted
+
+
+def checkpoint_inventory(
+    directory: str | os.PathLike[str],
+    files: Sequence[str] | None = None,
+    *,
+    step_attribute: str = "step",
+    dtypes: Mapping[str, str] = {},
+) -> tuple[Inventory, ...]:
+    """List a shard set: the files named, in that order, or all ``*.h5`` and ``*.hdf5`` (hidden ones aside), sorted.
+
+    Raises
+    ------
+    NotReady
+        No directory, no shard, or one of ``files`` is missing.
+    GeometryError
+        A shard that ``files`` does not name.
+    CorruptInput
+        Shards of different steps; and whatever :func:`inventory` raises.
+    """
+    folder = os.fspath(directory)
+    wanted = shard_names(directory, files)
     found = tuple(inventory(os.path.join(folder, n), step_attribute=step_attribute, dtypes=dtypes) for n in wanted)
     for other in found[1:]:
         if other.step != found[0].step:

@@ -16,7 +16,10 @@ def jit(function: Callable[..., Any]) -> Any:
     processes that compile for two word widths at once take the same number, and from then on the code for one width
     is loaded for the other. A number drawn at random is nobody else's; a lost entry of the index only costs time.
     """
-    compiled: Any = numba.njit(nogil=True, cache=True, boundscheck=False)(function)
+    try:
+        compiled: Any = numba.njit(nogil=True, cache=True, boundscheck=False)(function)
+    except RuntimeError:  # no directory for a cache that may be written (NUMBA_CACHE_DIR names one): compile every time
+        return numba.njit(nogil=True, boundscheck=False)(function)
     if hasattr(compiled, "_cache"):  # not under NUMBA_DISABLE_JIT
         files = compiled._cache._cache_file
         files._data_name = lambda _: files._data_name_pattern.format(number=secrets.randbits(63))

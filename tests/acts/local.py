@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-
-from dcr_mpi.events import Events
 
 from dcr_mpi.acts.apply import ApplyJob, apply
 from dcr_mpi.acts.commit import decide
 from dcr_mpi.acts.create import CreateJob, create_replica
-from dcr_mpi.acts.encode import EncodeJob, encode
+from dcr_mpi.acts.encode import encode
 from dcr_mpi.acts.init import InitJob, init_policy, register_site
+from dcr_mpi.acts.next_version import EncodeJob
 from dcr_mpi.acts.ports import Ports
 from dcr_mpi.acts.prepare import PrepareJob, prepare
 from dcr_mpi.acts.publish import CodecSettings
 from dcr_mpi.acts.replica import Replica
 from dcr_mpi.catalog import Catalog
 from dcr_mpi.comm import Solo
+from dcr_mpi.events import Events
 from dcr_mpi.kernels import get_kernels
 from dcr_mpi.model import Layout, Receipt
 from dcr_mpi.store import open_store
@@ -35,9 +36,10 @@ class Local:
         site: Layout | None,
         codec: CodecSettings = SMALL,
         kernels: str = "numba",
+        dtypes: Mapping[str, str] = {},
     ) -> None:
-        self.path, self.trainer, self.site, self.codec = path, trainer, site, codec
-        events = Events(None, "test", "s", 0, 1, 1e9)
+        self.path, self.trainer, self.site, self.codec, self.dtypes = path, trainer, site, codec, dtypes
+        events = Events(None, "test", "s", 0, 1, 0)
         self.ports = Ports(Catalog(open_store(str(path / "store")), "p"), Solo(), get_kernels(kernels), events)
 
     @property
@@ -45,12 +47,12 @@ class Local:
         return Replica(self.path / "replica", "s")
 
     def begin(self, checkpoint: Path, source: Path | None = None) -> None:
-        init_policy(self.ports, InitJob(checkpoint, self.path / "state", self.trainer, self.codec))
+        init_policy(self.ports, InitJob(checkpoint, self.path / "state", self.trainer, self.codec, dtypes=self.dtypes))
         register_site(self.ports, "s", self.site)
         create_replica(self.ports, CreateJob("s", self.replica.directory, source))
 
     def encode(self, new: Path, base: Path | None = None, sites: tuple[str, ...] = ("s",)) -> Receipt:
-        return encode(self.ports, EncodeJob(new, base, self.path / "state", sites, self.codec))
+        return encode(self.ports, EncodeJob(new, base, self.path / "state", sites, self.codec, dtypes=self.dtypes))
 
     def prepare(self, version: int | None = None) -> Receipt | None:
         return prepare(self.ports, PrepareJob("s", self.replica.directory, version))

@@ -1,0 +1,167 @@
+"""The next version of a policy: its number, its base, and what it is cut for, found in the store and opened there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..catalog import Catalog
+from ..checkpoint import fingerprint
+from ..digest import sha256
+from ..errors import BaseMismatch, Conflict, UsageError
+from ..jsonable import dumps
+from ..layout import cut_parts, make_tiles
+from ..model import Layout, Manifest, Open, Policy, Tiling
+from .baseline import BaselineRecord, Source
+from .publish import CodecSettings
+
+
+@dataclass(frozen=True)
+class EncodeJob:
+    """What to encode.
+
+    ``new`` and ``base`` are checkpoint directories (``base`` None: the one that the publisher's record names);
+    ``sites`` are the registered sites that the tiles are cut for; ``state_directory`` holds the publisher's record.
+    """
+
+    new: Path
+    base: Path | None
+    state_directory: Path
+    sites: Sequence[str]
+    codec: CodecSettings = field(default_factory=CodecSettings)
+    step_attribute: str = "step"
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    version: int | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A version that is sealed and decided already; ``manifest`` None where there is none."""
+
+    digest: str = ""
+    manifest: Manifest | None = None
+
+
+@dataclass(frozen=True)
+class Next:
+    """The version to make, and its base; ``base_known``: the publisher's record vouches for the directory's bits."""
+
+    policy_sha256: str
+    version: int
+    base: Manifest
+    base_directory: str
+    base_known: bool
+
+
+def find_standing(catalog: Catalog, job: EncodeJob) -> Standing:
+    """The version asked for, where it is sealed and decided already and was made of these very shards: a re-run."""
+    record = BaselineRecord(job.state_directory)
+    record.settle(catalog)
+    known = record.baseline()
+    if job.version is None or known is None or known.version != job.version or not catalog.decision(job.version):
+        return Standing()
+    policy, policy_sha = catalog.policy()
+    files = {name: tuple(stat) for name, stat in fingerprint(job.new, policy.trainer).items()}
+    if (known.policy_sha256, known.directory, known.files) != (policy_sha, str(job.new.resolve()), files):
+        return Standing()
+    manifest, digest = catalog.sealed(job.version)
+    return Standing(digest, manifest)
+
+
+def find_next(catalog: Catalog, job: EncodeJob, policy: Policy) -> Next:
+    """Which version comes next, and from which base. Puts nothing.
+
+    Raises
+    ------
+    UsageError
+        The job asks for another version, or nobody knows a directory that holds the base.
+    """
+    record = BaselineRecord(job.state_directory)
+    _, policy_sha = catalog.policy()
+    record.settle(catalog)
+    known = record.baseline()
+    newest = catalog.last_opened(known.version if known is not None and known.policy_sha256 == policy_sha else 0)
+    version = newest if catalog.decision(newest) is None else newest + 1
+    if job.version is not None and job.version != version:
+        raise UsageError(
+            "version",
+            found=job.version,
+            expected=f"{version}, the next of this policy",
+            remedy="leave it out, or look at dcr status",
+        )
+    base, _ = catalog.last_committed(version - 1)
+    directory, trusted = _base_directory(job, policy, policy_sha, base, known)
+    return Next(policy_sha, version, base, str(directory), trusted)
+
+
+def open_version(catalog: Catalog, job: EncodeJob, policy: Policy, following: Next) -> Open:
+    """Announce the version, or join the announcement that stands: an earlier try's, another publisher's.
+
+    Raises
+    ------
+    BaseMismatch, Conflict
+        A site is registered for another policy; the version was opened from another base.
+    """
+    policy_sha, version, base = following.policy_sha256, following.version, following.base
+    opened = catalog.opened(version)
+    if opened is None:
+        sites = {name: catalog.layout(name) for name in sorted(job.sites)}
+        for name, site in sites.items():
+            if site.policy_sha256 != policy_sha:
+                raise BaseMismatch(
+                    f"layout of site {name!r}",
+                    found=f"policy {site.policy_sha256[:16]}",
+                    expected=f"{policy_sha[:16]}",
+                    remedy="register the site again under a new name",
+                )
+        tiling = make_tiling(policy, policy_sha, {n: s.layout for n, s in sites.items()}, job.codec)
+        digest = catalog.put_tiling(tiling)
+        opened = catalog.put_open(Open(policy_sha, version, base.version, base.state, digest, len(tiling.cuts)))
+    if (opened.policy_sha256, opened.base, opened.base_state) != (policy_sha, base.version, base.state):
+        raise Conflict(
+            f"version {version}",
+            found=f"opened from base {opened.base} {opened.base_state[:16]}",
+            expected=f"base {base.version} {base.state[:16]}",
+            remedy="abort it: dcr commit --abort",
+        )
+    return opened
+
+
+def make_tiling(policy: Policy, policy_sha: str, sites: Mapping[str, Layout], codec: CodecSettings) -> Tiling:
+    """The tiling of a policy for these sites."""
+    tiles = make_tiles(policy, sites)
+    digests = {name: sha256(dumps(layout)) for name, layout in sites.items()}
+    return Tiling(
+        policy_sha, digests, codec.block, tiles, cut_parts(tiles, policy.tensors, codec.block, codec.part_bytes)
+    )
+
+
+def _base_directory(
+    job: EncodeJob, policy: Policy, policy_sha: str, base: Manifest, known: Source | None
+) -> tuple[Path, bool]:
+    """Where the base is, and whether the record already vouches for its bits."""
+    mine = known if known is not None and _holds(known, policy_sha, base) else None
+    directory = job.base if job.base is not None else Path(mine.directory) if mine is not None else None
+    if directory is None:
+        raise UsageError(
+            "base checkpoint",
+            found=f"no record of a directory that holds version {base.version}",
+            expected="one",
+            remedy="name it with --base; its state digest is checked",
+        )
+    directory = directory.resolve()
+    if directory == job.new.resolve():
+        raise UsageError(
+            "checkpoints",
+            found=f"{directory} as base and as new",
+            expected="two directories",
+            remedy="keep the baseline until the next version is committed",
+        )
+    files = {name: tuple(stat) for name, stat in fingerprint(directory, policy.trainer).items()}
+    return directory, mine is not None and Path(mine.directory) == directory and mine.files == files
+
+
+def _holds(source: Source, policy_sha: str, version: Manifest) -> bool:
+    """Whether a record is about this very version."""
+    return (source.policy_sha256, source.version, source.state) == (policy_sha, version.version, version.state)
