@@ -22,8 +22,13 @@ def _run(kind: str, ranks: int, mode: str, **env: str) -> tuple[int, str, float]
     begun = time.monotonic()
     command = [launcher.path, "-n", str(ranks), sys.executable, str(PROGRAM), mode]
     done = subprocess.run(
-        command, env={**launcher.environment(), "PYTHONPATH": str(ROOT), **env}, text=True, capture_output=True, timeout=90, check=False
-    )  # fmt: skip
+        command,
+        env={**launcher.environment(), "PYTHONPATH": str(ROOT), **env},
+        text=True,
+        capture_output=True,
+        timeout=90,
+        check=False,
+    )
     return done.returncode, done.stdout + done.stderr, time.monotonic() - begun
 
 

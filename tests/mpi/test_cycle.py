@@ -8,7 +8,7 @@ import pytest
 
 from tests.world import LAUNCHERS, World
 
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
 KINDS = sorted(LAUNCHERS)
 
 

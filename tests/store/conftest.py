@@ -81,7 +81,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """A fresh place, once in a directory and once on the real S3 server."""
     if request.param == "directory":
         return Place(f"file://{tmp_path}/store", None)
-    return request.getfixturevalue("s3_place")  # type: ignore[no-any-return]
+    return request.getfixturevalue("s3_place")
 
 
 @pytest.fixture

@@ -110,7 +110,8 @@ class Handler(BaseHTTPRequestHandler):
             assert self.headers["If-None-Match"] == "*"
             with self.server.lock:
                 if path in objects:
-                    return self.refuse(412, "PreconditionFailed")
+                    self.refuse(412, "PreconditionFailed")
+                    return
                 objects[path] = b"".join(v for _, v in sorted(uploads.pop(upload).items())) if upload else self.body
             self.answer(200, b"<R><ETag>x</ETag></R>" if upload else b"", ETag='"x"')
         elif path not in objects:

@@ -17,7 +17,8 @@ from .conftest import Place
 
 MIB = 1 << 20
 BAD_KEYS = [
-    "", ".", "..", "/abs", "a/", "a//b", "../x", "a/../x", "a/./b", ".hidden", "a/.tmp-h-1-2", "a b", "a\\b", "a\nb", "a\n",
+    "", ".", "..", "/abs", "a/", "a//b", "../x", "a/../x", "a/./b", ".hidden", "a/.tmp-h-1-2", "a b", "a\\b", "a\nb",
+    "a\n",
     "ü", "a?b", "a%2Fb", "a\0b", "k" * 256, "/".join(["k"] * 257), "k/" * 255 + "abc",
 ]  # fmt: skip
 

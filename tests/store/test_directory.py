@@ -1,4 +1,4 @@
-"""The directory store on real file systems: deaths at every step, full and read-only media, links, races with cleaners."""
+"""The directory store on real file systems: deaths at every step, full and read-only media, links, cleaners."""
 
 from __future__ import annotations
 
@@ -139,7 +139,11 @@ os.chmod(root, 0o755)
 if os.geteuid() == 0:
     os.setuid(65534)  # root may do everything
 store = open_store(root)
-for call in (lambda: store.put_once("open/closed/k", b""), lambda: store.get("open/secret"), lambda: store.put_once("open/secret", b"")):
+for call in (
+    lambda: store.put_once("open/closed/k", b""),
+    lambda: store.get("open/secret"),
+    lambda: store.put_once("open/secret", b""),
+):
     try:
         print(call())
     except DcrError as error:
@@ -160,7 +164,8 @@ def hook(event, args):
         raise OSError(getattr(errno, sys.argv[2]), "no hard links here")
 sys.addaudithook(hook)
 store = open_store(sys.argv[1])
-print(store.put_once("a/k", b"first"), store.put_once("a/k", b"first"), store.put_once("a/k", b"other"), store.get("a/k"))
+puts = [store.put_once("a/k", data) for data in (b"first", b"first", b"other")]
+print(*puts, store.get("a/k"))
 from dcr_mpi import durable
 print(durable.write_once(sys.argv[1] + "/a/k", b"other"), durable.write_once(sys.argv[1] + "/a/new", b"x"))
 """

@@ -71,9 +71,11 @@ def test_credentials_in_a_url_are_refused_and_not_shown() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("endpoint", "127.0.0.1:9000"), ("ca_bundle", "/no/such.pem"), ("checksums", "always"), ("part_mib", 4), ("part_mib", 5121),
-     ("multipart_mib", 0), ("multipart_mib", 5121), ("part_threads", 0), ("connect_timeout_s", 0), ("read_timeout_s", -1),
-     ("attempts", 0), ("backoff_s", -0.1), ("deadline_s", 0)],
+    [
+        ("endpoint", "127.0.0.1:9000"), ("ca_bundle", "/no/such.pem"), ("checksums", "always"), ("part_mib", 4),
+        ("part_mib", 5121), ("multipart_mib", 0), ("multipart_mib", 5121), ("part_threads", 0),
+        ("connect_timeout_s", 0), ("read_timeout_s", -1), ("attempts", 0), ("backoff_s", -0.1), ("deadline_s", 0),
+    ],
 )  # fmt: skip
 def test_options_out_of_range_name_themselves(name: str, value: object) -> None:
     with pytest.raises(UsageError, match=f"store option {name}: found {value!r}"):
