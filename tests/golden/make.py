@@ -147,6 +147,9 @@ def first_cases() -> Iterator[tuple[str, Case]]:
     packed = _bucket("bf16", _SPANS["one"], "dense", "ulp", "every")
     yield "dense-zstd", delta | {"zstd": 3, "buckets": [packed]}
     yield "anchor-zstd", anchor | {"zstd": 3, "buckets": [packed | {"changes": []}]}
+    for name in ("bf16", "f32", "f8e4m3", "u8", "raw16"):
+        yield f"{name}-class", delta | {"buckets": [_bucket(name, _SPANS["many"], "class", "ulp", "sparse")]}
+    yield "bf16-class-xor", delta | {"buckets": [_bucket("bf16", _SPANS["one"], "class", "xor", "sparse")]}
     yield "example", delta | {"buckets": [_example()]}
 
 
