@@ -30,8 +30,11 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return _parts(world)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("train", "site"), [(2, 3), (3, 2), (5, 5)])
+# All numbers of ranks under the first MPI, one pair under each other: what differs there is the library.
+RUNS = [(KINDS[0], 2, 3), (KINDS[0], 3, 2), (KINDS[0], 5, 5), *((kind, 3, 2) for kind in KINDS[1:])]
+
+
+@pytest.mark.parametrize(("kind", "train", "site"), RUNS)
 def test_every_number_of_ranks_makes_the_same_bytes_and_bits(
     tmp_path: Path, kind: str, train: int, site: int, alone: dict[str, bytes]
 ) -> None:
