@@ -16,19 +16,20 @@ import numpy as np
 from .. import durable
 from ..catalog import check_policy
 from ..checkpoint import Checkpoint
-from ..codec import BucketReader, check_spans
+from ..codec import BucketReader, check_cover, check_spans
 from ..digest import block_digest, sha256
 from ..dtypes import dtype
 from ..errors import BaseMismatch, Conflict, CorruptInput, NotReady, VerifyFailed
 from ..jsonable import dumps, loads
 from ..layout import Placement, make_tiles, part_spans, tile_words
-from ..model import Layout, Manifest, Policy, ReplicaRecord, ShardLayout, SiteLayout, Tiling
+from ..model import Layout, Manifest, Policy, ReplicaRecord, ShardLayout, SiteLayout
 from ..wire import unpack_part
 from .ports import Ports
 from .relay import relay
 from .replica import Replica
 from .state import checkpoint_lanes
 from .target import ShardTarget
+from .tiling import load_tiling
 
 _TEMP = ".dcr-new-"
 _UNIT_BYTES = 16 << 20
@@ -189,7 +190,7 @@ def _from_checkpoint(ports: Ports, source: Path, policy: Policy, target: ShardTa
 
 
 def _from_anchor(ports: Ports, job: CreateJob, policy: Policy, manifest: Manifest, target: ShardTarget) -> None:
-    tiling = loads(Tiling, ports.once("tiling", lambda: dumps(ports.catalog.tiling(manifest.tiling))), "tiling")
+    tiling = load_tiling(ports, manifest.tiling, policy, manifest.policy_sha256, len(manifest.parts))
     names = {t: policy.tensors[tile.tensor].dtype for t, tile in enumerate(tiling.tiles)}
     spans = [part_spans(tiling, policy.tensors, k) for k in range(len(manifest.parts))]
     needed = [any(target.needs(tiling.tiles[s.tile].tensor, tiling.tiles[s.tile].box) for s in some) for some in spans]
@@ -208,8 +209,9 @@ def _from_anchor(ports: Ports, job: CreateJob, policy: Policy, manifest: Manifes
                 expected="a part of this anchor",
                 remedy="the store's objects were mixed up: publish the anchor again",
             )
-        for bucket in buckets:
-            reader = BucketReader(bucket, anchor=True)
+        readers = [BucketReader(bucket, anchor=True) for bucket in buckets]
+        check_cover(f"part {part} of the anchor", [s for r in readers for s in r.table.spans], spans[part])
+        for reader in readers:
             check_spans(reader, spans[part], names)
             for tile, start, words in _whole_blocks(ports, reader, part):
                 target.put(tiling.tiles[tile].tensor, tiling.tiles[tile].box, start, words)

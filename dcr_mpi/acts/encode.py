@@ -11,7 +11,7 @@ from ..digest import add, lanes_hex, lanes_of, state_digest
 from ..dtypes import dtype
 from ..errors import BaseMismatch, Conflict, CorruptInput
 from ..jsonable import dumps, loads
-from ..model import Manifest, Open, PartEntry, Policy, Receipt, Tiling
+from ..model import Manifest, Open, PartEntry, Policy, Receipt
 from ..wire import PartHeader
 from .baseline import BaselineRecord, Source
 from .next_version import EncodeJob, Next, Standing, find_next, find_standing, open_version
@@ -19,6 +19,7 @@ from .parts import PartBuilder
 from .ports import Ports
 from .publish import publish
 from .state import check_checkpoint, checkpoint_lanes
+from .tiling import load_tiling
 
 
 def encode(ports: Ports, job: EncodeJob) -> Receipt:
@@ -57,20 +58,13 @@ def encode(ports: Ports, job: EncodeJob) -> Receipt:
         with ports.events.stage("plan"):
             raw = ports.once("opened version", lambda: dumps(open_version(catalog, job, policy, following)))
             opened = loads(Open, raw, "open.json")
-            tiling = loads(Tiling, ports.once("tiling", lambda: dumps(catalog.tiling(opened.tiling))), "tiling")
+            tiling = load_tiling(ports, opened.tiling, policy, opened.policy_sha256, opened.parts)
         builder = PartBuilder(
             policy,
             tiling,
             base,
             new,
-            PartHeader(
-                bytes.fromhex(opened.policy_sha256[:32]),
-                bytes.fromhex(opened.tiling[:32]),
-                opened.version,
-                opened.base,
-                0,
-                0,
-            ),
+            PartHeader.bound(opened.policy_sha256, opened.tiling, opened.version, opened.base),
             job.codec.scheme,
             ports.kernels,
             job.codec.bucket_bytes,

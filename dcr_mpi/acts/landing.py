@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..checkpoint import Checkpoint, by_name
-from ..codec import BlockTable, BucketReader, check_spans, rest_digests
+from ..codec import BlockTable, BucketReader, check_cover, check_spans, rest_digests
 from ..digest import Lanes, add, block_digest
 from ..errors import BaseMismatch, CorruptInput, VerifyFailed
 from ..hdf5 import Inventory, region
@@ -87,19 +87,8 @@ class Landing:
                 raise CorruptInput(f"part {entry.index}", found="a bucket with several destinations", expected="one")
             for copy in range(max(copies)):
                 self._land_copy(reader, copy, shards, patches, lanes)
-        self._check_cover(entry.index, covered, allowed)
+        check_cover(f"part {entry.index}", covered, allowed)
         return {s: Frame(lanes[s], patches[s]) for s in shards}
-
-    def _check_cover(self, index: int, covered: Sequence[Span], allowed: Sequence[Span]) -> None:
-        """A part must hold all of its spans: one that is left out would be a lost update."""
-        have: dict[int, int] = {}
-        for span in covered:
-            have[span.tile] = have.get(span.tile, 0) + span.stop - span.start
-        want = {s.tile: s.stop - s.start for s in allowed}
-        if have != want:
-            raise CorruptInput(
-                f"part {index}", found=f"{sum(have.values())} words", expected=f"{sum(want.values())}: all of its spans"
-            )
 
     def _land_copy(
         self,

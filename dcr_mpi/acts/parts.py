@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import codec
 from ..checkpoint import Checkpoint
-from ..codec import BlockTable, BucketReader, Scheme, block_table
+from ..codec import MAX_BLOCKS, BlockTable, BucketReader, Scheme, block_table
 from ..digest import Lanes, add
 from ..dtypes import dtype
 from ..errors import VerifyFailed
@@ -107,20 +107,22 @@ class PartBuilder:
         One destination: a receiver owns a bucket whole or not at all, so a bucket may be coded as one.
         """
         group: list[Span] = []
-        name, room, destination = "", 0, -1
+        name, room, destination, blocks = "", 0, -1, 0
         for span in part_spans(self._tiling, self._policy.tensors, index):
             kind = self._dtype_of(span.tile)
             width, at = dtype(kind).word_bytes, span.start
             while at < span.stop:
                 whither = self._tiling.tiles[span.tile].group
-                if (kind, whither) != (name, destination) or room < min(span.stop - at, self._tiling.block) * width:
+                full = blocks == MAX_BLOCKS or room < min(span.stop - at, self._tiling.block) * width
+                if (kind, whither) != (name, destination) or full:
                     if group:
                         yield name, group
-                    name, destination, group = kind, whither, []
+                    name, destination, group, blocks = kind, whither, [], 0
                     room = max(self._bucket_bytes, self._tiling.block * width)
-                step = min(span.stop - at, max(room // (self._tiling.block * width), 1) * self._tiling.block)
+                fit = min(max(room // (self._tiling.block * width), 1), MAX_BLOCKS - blocks)
+                step = min(span.stop - at, fit * self._tiling.block)
                 group.append(Span(span.tile, at, at + step))
-                at, room = at + step, room - step * width
+                at, room, blocks = at + step, room - step * width, blocks - (-step // self._tiling.block)
         if group:
             yield name, group
 

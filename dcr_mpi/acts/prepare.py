@@ -19,6 +19,7 @@ from .landing import Landing
 from .ports import Ports
 from .relay import relay
 from .replica import Replica
+from .tiling import load_tiling
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def prepare(ports: Ports, job: PrepareJob) -> Receipt | None:
                 return None
             policy = loads(Policy, ports.once("policy", lambda: dumps(ports.catalog.policy()[0])), "policy.json")
             manifest = plan.manifest
-            tiling = loads(Tiling, ports.once("tiling", lambda: dumps(ports.catalog.tiling(manifest.tiling))), "tiling")
+            tiling = load_tiling(ports, manifest.tiling, policy, manifest.policy_sha256, len(manifest.parts))
             check_fits(tiling, plan.layout, manifest.version)
         lanes = _receive(ports, job, replica, policy, tiling, plan)
         _check_state(policy, plan.record, manifest, lanes)

@@ -1,7 +1,17 @@
 """The codec: a bucket of spans of one dtype against its baseline, to bytes and back. See docs/format.md."""
 
 from .bucket import Scheme, encode, rest_digests
-from .reader import BucketReader, check_spans
-from .table import BlockTable, block_table
+from .reader import BucketReader, check_cover, check_spans
+from .table import MAX_BLOCKS, BlockTable, block_table
 
-__all__ = ["BlockTable", "BucketReader", "Scheme", "block_table", "check_spans", "encode", "rest_digests"]
+__all__ = [
+    "MAX_BLOCKS",
+    "BlockTable",
+    "BucketReader",
+    "Scheme",
+    "block_table",
+    "check_cover",
+    "check_spans",
+    "encode",
+    "rest_digests",
+]
