@@ -19,7 +19,7 @@ from ..errors import GeometryError
 from ..kernels.api import Changes, Kernels, ValueScheme
 from ..kernels.hazard import axis
 from ..wire import Bucket, pack_bucket, packed_size
-from .classes import fit, pack_model
+from .classes import fit, most_code, pack_model
 from .table import (
     MAX_BLOCKS,
     MAX_BUCKET_BYTES,
@@ -33,6 +33,7 @@ PLAIN, CLASS = 0, 1  # position schemes: gaps in tile order, and by class of the
 SPANS, CHANGED, DENSE, COUNTS, BASE, REST, TARGET, GAPS, GAP_ESCAPES = range(1, 10)
 MODEL, CODE = 12, 13
 _TRIAL_WORDS = 1 << 16
+_SAMPLE = 4  # every fourth word tells the class coder how many words each exponent has
 # Dense bytes per second of encode and decode together, one thread: see docs/benchmarks.md.
 CLASS_SPEED, PLAIN_SPEED = 0.6e9, 2.0e9
 
@@ -127,14 +128,19 @@ def _positions(
     # Values other than ulp differences keep their streams; the class coder then sees one value, which costs nothing.
     ulp = scheme.values == "ulp"
     coded = kernels.difference("ulp", here.old, here.new, kind) if ulp else np.zeros_like(here.new)
-    model, bits = fit(kind, base, mine, here, coded, kernels)
-    if scheme.positions == "auto":
-        plain = _sparse(scheme, changes, dense, kind, kernels)
-        if not _by_class(scheme, bits / 8, plain, int(mine.size.sum()) * kind.word_bytes):
+    values = {} if ulp else pack_values(scheme.values, here.old, here.new, kind, kernels)
+    plain = _sparse(scheme, changes, dense, kind, kernels) if scheme.positions == "auto" else {}
+    words = int(mine.size.sum())
+    for step in (_SAMPLE, 1):
+        model, bits = fit(kind, base, mine, here, coded, kernels, step)
+        promised = bits / 8 + _likely_bytes(values, scheme.level)
+        if plain and not _by_class(scheme, promised, plain, words * kind.word_bytes):
             return PLAIN, plain
-    code = kernels.hazard_encode(model, axis(model.log2), base, mine.offset, mine.size, here, coded)
-    streams = {MODEL: pack_model(model, len(coded)), CODE: code.astype("<u4").tobytes()}
-    return CLASS, streams if ulp else streams | pack_values(scheme.values, here.old, here.new, kind, kernels)
+        code = kernels.hazard_encode(model, axis(model.log2), base, mine.offset, mine.size, here, coded)
+        # Where the exponents have the sample's period, what it saw misleads: then every word is looked at.
+        if code.nbytes <= min(bits / 7 + (words >> 14) + 64, most_code(kind, len(coded), words)):
+            break
+    return CLASS, {MODEL: pack_model(model, len(coded)), CODE: code.astype("<u4").tobytes()} | values
 
 
 def _by_class(scheme: Scheme, promised: float, plain: dict[int, bytes], dense_bytes: int) -> bool:
@@ -143,14 +149,16 @@ def _by_class(scheme: Scheme, promised: float, plain: dict[int, bytes], dense_by
     With no link rate the smaller form wins. With one, a form's time is what coding its dense bytes takes on both
     sides plus what sending its payload takes; only the difference between the two forms' speeds matters.
     """
-    spared = _entropy_bytes(plain) - promised
+    spared = _likely_bytes(plain, scheme.level) - promised
     if scheme.link is None:
         return spared > 0
     return spared / scheme.link > dense_bytes * (1 / CLASS_SPEED - 1 / PLAIN_SPEED)
 
 
-def _entropy_bytes(streams: dict[int, bytes]) -> float:
-    """What an order-0 entropy stage makes of streams, about."""
+def _likely_bytes(streams: dict[int, bytes], level: int | None) -> float:
+    """What an entropy stage makes of streams, about: their order-0 entropy."""
+    if level is None:
+        return float(sum(map(len, streams.values())))
     total = 0.0
     for raw in streams.values():
         seen = np.bincount(np.frombuffer(raw, np.uint8), minlength=256)

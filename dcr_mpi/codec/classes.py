@@ -17,11 +17,10 @@ import numpy as np
 from ..dtypes import DType
 from ..errors import CorruptInput
 from ..kernels.api import Changes, Kernels
-from ..kernels.hazard import MAX_LOG2, MIN_LOG2, VALUE_SCALE, Axis, Model, axis, tokens, value_tokens
+from ..kernels.hazard import DIRECT, MAX_LOG2, MIN_LOG2, VALUE_SCALE, Axis, Model, axis, tokens, value_tokens
 from .table import BlockTable
 from .varints import pack_varints, unpack_varints
 
-_SAMPLE = 4  # every fourth word tells how many words each exponent has
 _CLASS_BITS, _TOKEN_BITS = 40, 14  # what a class and a token of its table cost on the wire, about
 
 
@@ -57,15 +56,25 @@ def field(kind: DType) -> tuple[int, int]:
     return (kind.mantissa, (1 << kind.exponent) - 1) if kind.is_float else (0, 0)
 
 
+def most_code(kind: DType, total: int, words: int) -> int:
+    """Bytes of code that a reader takes for ``total`` changes among ``words``.
+
+    A change takes under 32 bits for its position, 12 for its token and a word's bits for its value; the words between
+    changes take at most what the axis' finest rate does, 2^-15 bits each, beyond what the changes pay for.
+    """
+    return 64 + (6 + kind.word_bytes) * total + (words >> 12)
+
+
 def fit(
-    kind: DType, base: np.ndarray, table: BlockTable, changes: Changes, coded: np.ndarray, kernels: Kernels
+    kind: DType, base: np.ndarray, table: BlockTable, changes: Changes, coded: np.ndarray, kernels: Kernels, step: int
 ) -> tuple[Model, float]:
     """The model of a bucket's changes and the size in bits that it promises.
 
-    ``table`` and ``changes`` are those of the blocks to be coded, of which there is at least one change.
+    ``table`` and ``changes`` are those of the blocks to be coded, of which there is at least one change. Every
+    ``step``-th word tells how many words each exponent has; only with 1 does the promise always hold.
     """
     shift, mask = field(kind)
-    words = kernels.exponents(base, table.offset, table.size, shift, mask, _SAMPLE).astype(np.float64)
+    words = kernels.exponents(base, table.offset, table.size, shift, mask, step).astype(np.float64)
     words *= float(table.size.sum()) / max(words.sum(), 1)
     exponents = ((changes.old.astype(np.uint64) >> np.uint64(shift)) & np.uint64(mask)).astype(np.int64)
     token_of = value_tokens(coded)
@@ -75,7 +84,8 @@ def fit(
     words = np.maximum(words, changed)
     groups = [_Group(e, e, float(words[e]), int(changed[e]), seen[e]) for e in np.flatnonzero(words).tolist()]
     groups, bits = _merge(groups)
-    return _model(kind, groups, width), bits
+    raw = np.maximum(np.arange(width) - DIRECT + 6, 0) // 2 * (np.arange(width) >= DIRECT)  # bits after each token
+    return _model(kind, groups, width), bits + float(seen.sum(axis=0) @ raw)
 
 
 def _merge(groups: list[_Group]) -> tuple[list[_Group], float]:
@@ -145,7 +155,7 @@ def unpack_model(data: bytes, kind: DType, most: int) -> tuple[Model, Axis, int]
     shift, mask = field(kind)
     values = unpack_varints(data, "class model")
     try:
-        total, log2, width, classes = (next(values) for _ in range(4))
+        total, log2, width, classes = [next(values) for _ in range(4)]  # no generator: it would eat StopIteration
         good = 1 <= total <= most and MIN_LOG2 <= log2 <= MAX_LOG2 and 1 <= width <= tokens(kind.word_bytes)
         _check(good and 1 <= classes <= mask + 1, f"{total} changes, 2^{log2}, {width} tokens, {classes} classes")
         bound = axis(log2)
@@ -162,11 +172,10 @@ def unpack_model(data: bytes, kind: DType, most: int) -> tuple[Model, Axis, int]
             token = -1
             for _ in range(used):
                 token += next(values) + 1
-                _check(token < width, f"token {token} of {width}")
-                size[row, token] = next(values)
-            _check(
-                int(size[row].min()) >= 0 and int(size[row].sum()) == 1 << VALUE_SCALE, f"frequencies of class {row}"
-            )
+                frequency = next(values)
+                _check(token < width and 1 <= frequency <= 1 << VALUE_SCALE, f"{frequency} of token {token}")
+                size[row, token] = frequency
+            _check(int(size[row].sum()) == 1 << VALUE_SCALE, f"frequencies of class {row}")
     except StopIteration:
         raise CorruptInput("class model", found="its end too early", expected="all its classes") from None
     _check(next(values, None) is None, "numbers left over")

@@ -13,7 +13,7 @@ from ..kernels.api import Changes, Kernels
 from ..layout import Span
 from ..wire import Bucket, Stream
 from .bucket import BASE, CHANGED, CLASS, CODE, COUNTS, DENSE, GAP_ESCAPES, GAPS, MODEL, PLAIN, REST, SPANS, TARGET
-from .classes import unpack_model
+from .classes import most_code, unpack_model
 from .table import BlockTable, block_table, is_block, unpack_spans
 from .values import SCHEMES, dense_streams, read, unpack_dense, unpack_values, value_streams
 
@@ -25,7 +25,8 @@ class BucketReader:
     ----------
     dtype : DType
     table : BlockTable
-    changed, dense : bool arrays, one entry per block
+    changed, dense, sparse : bool arrays, one entry per block
+        Changed blocks are either dense or sparse.
     base, target : list of bytes or None, one digest per block where there is one
     rest : dict of span index to digest
     anchor : bool
@@ -60,11 +61,14 @@ class BucketReader:
         blocks = len(self.table)
         self.changed = np.ones(blocks, bool) if anchor else self._bitmap(CHANGED, blocks)
         self.dense = self.changed if anchor else self._bitmap(DENSE, blocks)
-        self._check_streams()
         if bool((self.dense & ~self.changed).any()):
             raise CorruptInput(
                 "bucket", found="a dense block that did not change", expected="dense blocks among the changed"
             )
+        self.sparse = self.changed & ~self.dense
+        if self.by_class and not bool(self.sparse.any()):
+            raise CorruptInput("bucket", found="no block with changes by class", expected="one at least")
+        self._check_streams()
         quiet = np.unique(self.table.span[~self.changed])
         self.base = self._digests(BASE, np.flatnonzero(self.changed) if not anchor else quiet, blocks)
         self.target = self._digests(TARGET, np.flatnonzero(self.changed), blocks)
@@ -77,7 +81,9 @@ class BucketReader:
         width = self.dtype.word_bytes
         used = {SPANS, TARGET}
         if not self.anchor:
-            used |= {CHANGED, DENSE, BASE, REST, *((MODEL, CODE) if self.by_class else (COUNTS, GAPS, GAP_ESCAPES))}
+            used |= {CHANGED, DENSE, BASE, REST}
+        if bool(self.sparse.any()):
+            used |= {MODEL, CODE} if self.by_class else {COUNTS, GAPS, GAP_ESCAPES}
             if not self.by_class or self.values != "ulp":
                 used |= set(value_streams(self.values, width))
         if bool(self.dense.any()):
@@ -110,7 +116,7 @@ class BucketReader:
         return out
 
     def _read_counts(self) -> np.ndarray:
-        sparse = self.changed & ~self.dense
+        sparse = self.sparse
         raw = read(self._streams, COUNTS, 4 * int(sparse.sum()))
         counts = np.zeros(len(self.table), np.int64)
         if len(raw) != 4 * int(sparse.sum()):
@@ -143,8 +149,9 @@ class BucketReader:
         """
         blocks = np.flatnonzero(self.changed)
         mine = self.table.select(blocks)
+        assert (len(base), base.itemsize) == (mine.length, self.dtype.word_bytes)  # no kernel checks it
         target = base.copy()
-        if bool(self.dense.all()):
+        if not bool(self.sparse.any()):
             counts, positions = np.zeros(len(blocks), np.int64), np.empty(0, np.uint32)
             old = new = np.empty(0, base.dtype)
         else:
@@ -173,13 +180,12 @@ class BucketReader:
     def _classes(
         self, blocks: np.ndarray, mine: BlockTable, base: np.ndarray, kernels: Kernels
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        sparse = ~self.dense[blocks]
+        sparse = self.sparse[blocks]
         offsets, sizes = mine.offset[sparse], mine.size[sparse]
         words = int(sizes.sum())
         raw = read(self._streams, MODEL, 1 << 20)
         model, bound, total = unpack_model(raw, self.dtype, words)
-        # A change takes at most its position's 30 bits and some escapes, its value's 12 and its raw bits.
-        code = read(self._streams, CODE, 16 + 64 * total)
+        code = read(self._streams, CODE, most_code(self.dtype, total, words))
         if len(code) % 4:
             raise CorruptInput("class code", found=f"{len(code)} bytes", expected="a multiple of 4")
         words_of_code = np.frombuffer(code, "<u4")
@@ -225,3 +231,24 @@ def check_spans(reader: BucketReader, allowed: Sequence[Span], name_of: Mapping[
                 found=f"words {span.start}..{span.stop} of tile {span.tile}, {reader.dtype.name}",
                 expected="the spans and dtypes of its part in the tiling",
             )
+
+
+def check_cover(what: str, covered: Sequence[Span], wanted: Sequence[Span]) -> None:
+    """Check that the buckets of a part hold its spans exactly, in order, each word once: none may be left out.
+
+    Raises
+    ------
+    CorruptInput
+    """
+    joined: list[Span] = []
+    for span in covered:
+        if joined and (joined[-1].tile, joined[-1].stop) == (span.tile, span.start):
+            joined[-1] = Span(span.tile, joined[-1].start, span.stop)
+        else:
+            joined.append(span)
+    if joined != list(wanted):
+        raise CorruptInput(
+            what,
+            found=f"{len(joined)} spans, {sum(s.stop - s.start for s in joined)} words",
+            expected=f"its {len(wanted)} spans of the tiling, {sum(s.stop - s.start for s in wanted)} words, in order",
+        )

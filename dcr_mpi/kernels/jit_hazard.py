@@ -232,8 +232,10 @@ def _decode(  # type: ignore[no-untyped-def]
     left = np.int64(ONE) >> (end >> log2)  # mass past the axis' end
     slots, values = _u64(ONE - 1), _u64((1 << VALUE_SCALE) - 1)
     block, i, hazard, skipped = 0, np.int64(0), np.int64(0), np.int64(0)
-    if len(sizes) == 0:
-        return 2 if total == 0 else PAST
+    if x < _LOW:
+        return CUT  # no coder leaves such a state, and none of the steps below would be bounded by the code
+    if len(sizes) == 0 and total > 0:
+        return PAST
     while k < total:
         slot = np.int64(x & slots)
         mass = np.int64(ONE) - slot

@@ -54,7 +54,7 @@ class ReferenceHazard:
     ) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
         counts, positions = np.zeros(len(sizes), np.int64), np.zeros(total, np.uint32)
         coded = np.zeros(total, base.dtype)
-        if len(code) < 2:
+        if len(code) < 2 or code[0] == 0:
             return CUT, counts, positions, coded
         used = _Decoder(model, axis, code).run(base, offsets, sizes, counts, positions, coded)
         return used, counts, positions, coded
