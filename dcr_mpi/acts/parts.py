@@ -91,7 +91,9 @@ class PartBuilder:
                 )
                 built.changed += len(changes.positions)
             self._add_lanes(built, table, lanes)
-            packed = codec.encode(self._scheme, name, table, self._tiling.block, base, new, changes, self._kernels)
+            packed = codec.encode(
+                self._scheme, name, table, self._tiling.block, base, new, changes, self._kernels, self._row(table)
+            )
             if self._check:
                 self._decode(packed, base, new)
             buckets.append(packed)
@@ -125,6 +127,15 @@ class PartBuilder:
                 at, room, blocks = at + step, room - step * width, blocks - (-step // self._tiling.block)
         if group:
             yield name, group
+
+    def _row(self, table: BlockTable) -> int:
+        """Words of a row of most of a bucket's tiles; a map of touched rows is a gamble only on the others."""
+        lengths: dict[int, int] = {}
+        for span in table.spans:
+            tile = self._tiling.tiles[span.tile]
+            row = tile.box.shape[-1] * dtype(self._dtype_of(span.tile)).words if len(tile.start) > 1 else 0
+            lengths[row] = lengths.get(row, 0) + span.stop - span.start
+        return max(lengths, key=lambda row: lengths[row])
 
     def _dtype_of(self, tile: int) -> str:
         return self._policy.tensors[self._tiling.tiles[tile].tensor].dtype

@@ -17,9 +17,7 @@ from ..digest import block_digest, running_block_digest
 from ..dtypes import DType, dtype
 from ..errors import GeometryError
 from ..kernels.api import Changes, Kernels, ValueScheme
-from ..kernels.hazard import axis
 from ..wire import Bucket, pack_bucket, packed_size
-from .classes import fit, most_code, pack_model
 from .table import (
     MAX_BLOCKS,
     MAX_BUCKET_BYTES,
@@ -28,12 +26,11 @@ from .table import (
     pack_spans,
 )
 from .values import SCHEMES, pack_dense, pack_values
+from .walk import best_walk, code_walk
 
 PLAIN, CLASS = 0, 1  # position schemes: gaps in tile order, and by class of the baseline
 SPANS, CHANGED, DENSE, COUNTS, BASE, REST, TARGET, GAPS, GAP_ESCAPES = range(1, 10)
-MODEL, CODE = 12, 13
 _TRIAL_WORDS = 1 << 16
-_SAMPLE = 4  # every fourth word tells the class coder how many words each exponent has
 # Dense bytes per second of encode and decode together, one thread: see docs/benchmarks.md.
 CLASS_SPEED, PLAIN_SPEED = 0.6e9, 2.0e9
 
@@ -61,6 +58,7 @@ def encode(
     new: np.ndarray,
     changes: Changes | None,
     kernels: Kernels,
+    row: int = 0,
 ) -> bytes:
     """Serialise one bucket.
 
@@ -72,6 +70,8 @@ def encode(
         Blocks of ``block`` words; ``base`` and ``new`` are bucket arrays of it.
     base, changes
         The baseline and what changed; both None for an anchor.
+    row : int
+        Words of a tensor row, for the map of touched rows; 0 where the spans have no common one.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def encode(
     else:
         changed = changes.counts > 0
         dense = changed.copy() if scheme.positions == "dense" else _dense(scheme, changes, table, new, kind, kernels)
-        positions, streams = _positions(scheme, table, base, changes, dense, kind, kernels)
+        positions, streams = _positions(scheme, table, base, changes, dense, kind, row, kernels)
         streams |= _base_digests(table, base, changed)
         streams[CHANGED] = np.packbits(changed, bitorder="little").tobytes()
         streams[DENSE] = np.packbits(dense, bitorder="little").tobytes() if dense.any() else b""
@@ -114,6 +114,7 @@ def _positions(
     changes: Changes,
     dense: np.ndarray,
     kind: DType,
+    row: int,
     kernels: Kernels,
 ) -> tuple[int, dict[int, bytes]]:
     """The position scheme of a bucket and the streams of its sparse blocks."""
@@ -129,18 +130,13 @@ def _positions(
     ulp = scheme.values == "ulp"
     coded = kernels.difference("ulp", here.old, here.new, kind) if ulp else np.zeros_like(here.new)
     values = {} if ulp else pack_values(scheme.values, here.old, here.new, kind, kernels)
-    plain = _sparse(scheme, changes, dense, kind, kernels) if scheme.positions == "auto" else {}
-    words = int(mine.size.sum())
-    for step in (_SAMPLE, 1):
-        model, bits = fit(kind, base, mine, here, coded, kernels, step)
-        promised = bits / 8 + _likely_bytes(values, scheme.level)
-        if plain and not _by_class(scheme, promised, plain, words * kind.word_bytes):
+    found = best_walk(kind, base, mine, here, coded, row, kernels)
+    if scheme.positions == "auto":
+        plain = _sparse(scheme, changes, dense, kind, kernels)
+        promised = found.promised + _likely_bytes(values, scheme.level)
+        if not _by_class(scheme, promised, plain, int(mine.size.sum()) * kind.word_bytes):
             return PLAIN, plain
-        code = kernels.hazard_encode(model, axis(model.log2), base, mine.offset, mine.size, here, coded)
-        # Where the exponents have the sample's period, what it saw misleads: then every word is looked at.
-        if code.nbytes <= min(bits / 7 + (words >> 14) + 64, most_code(kind, len(coded), words)):
-            break
-    return CLASS, {MODEL: pack_model(model, len(coded)), CODE: code.astype("<u4").tobytes()} | values
+    return CLASS, code_walk(kind, base, found, coded, kernels) | values
 
 
 def _by_class(scheme: Scheme, promised: float, plain: dict[int, bytes], dense_bytes: int) -> bool:

@@ -12,10 +12,12 @@ from ..errors import CorruptInput, GeometryError
 from ..kernels.api import Changes, Kernels
 from ..layout import Span
 from ..wire import Bucket, Stream
-from .bucket import BASE, CHANGED, CLASS, CODE, COUNTS, DENSE, GAP_ESCAPES, GAPS, MODEL, PLAIN, REST, SPANS, TARGET
+from .bucket import BASE, CHANGED, CLASS, COUNTS, DENSE, GAP_ESCAPES, GAPS, PLAIN, REST, SPANS, TARGET
 from .classes import most_code, unpack_model
+from .rows import out_of_runs, runs_of, unpack_rows
 from .table import BlockTable, block_table, is_block, unpack_spans
 from .values import SCHEMES, dense_streams, read, unpack_dense, unpack_values, value_streams
+from .walk import CODE, MODEL, ROWS
 
 
 class BucketReader:
@@ -83,7 +85,7 @@ class BucketReader:
         if not self.anchor:
             used |= {CHANGED, DENSE, BASE, REST}
         if bool(self.sparse.any()):
-            used |= {MODEL, CODE} if self.by_class else {COUNTS, GAPS, GAP_ESCAPES}
+            used |= {MODEL, CODE, ROWS} if self.by_class else {COUNTS, GAPS, GAP_ESCAPES}
             if not self.by_class or self.values != "ulp":
                 used |= set(value_streams(self.values, width))
         if bool(self.dense.any()):
@@ -182,6 +184,11 @@ class BucketReader:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         sparse = self.sparse[blocks]
         offsets, sizes = mine.offset[sparse], mine.size[sparse]
+        runs = None
+        if ROWS in self._streams:
+            where = BlockTable(mine.spans, mine.span[sparse], mine.start[sparse], sizes, offsets, mine.length)
+            runs = runs_of(where, *unpack_rows(read(self._streams, ROWS, 16 + int(sizes.sum()) // 8), where))
+            offsets, sizes = runs.offset, runs.size
         words = int(sizes.sum())
         raw = read(self._streams, MODEL, 1 << 20)
         model, bound, total = unpack_model(raw, self.dtype, words)
@@ -196,6 +203,10 @@ class BucketReader:
                 found=f"{used} of {len(words_of_code)} words read",
                 expected="all of them, and a change in each block",
             )
+        if runs is not None:
+            found, positions = out_of_runs(where, runs, found, positions)
+            if bool((found < 1).any()):
+                raise CorruptInput("class code", found="a block without changes", expected="a change in each block")
         counts = np.zeros(len(blocks), np.int64)
         counts[sparse] = found
         if self.values != "ulp":
