@@ -31,6 +31,7 @@ from .walk import best_walk, code_walk
 PLAIN, CLASS = 0, 1  # position schemes: gaps in tile order, and by class of the baseline
 SPANS, CHANGED, DENSE, COUNTS, BASE, REST, TARGET, GAPS, GAP_ESCAPES = range(1, 10)
 _TRIAL_WORDS = 1 << 16
+_STREAMS = 20  # bytes of the headers of the class coder's two streams
 # Dense bytes per second of encode and decode together, one thread: see docs/benchmarks.md.
 CLASS_SPEED, PLAIN_SPEED = 0.6e9, 2.0e9
 
@@ -47,6 +48,11 @@ class Scheme:
     values: ValueScheme = "ulp"
     level: int | None = 1
     link: float | None = None
+
+    @property
+    def trial(self) -> int | None:
+        """The level at which forms are weighed: which one wins hardly depends on it."""
+        return None if self.level is None else 1
 
 
 def encode(
@@ -133,34 +139,22 @@ def _positions(
     found = best_walk(kind, base, mine, here, coded, row, kernels)
     if scheme.positions == "auto":
         plain = _sparse(scheme, changes, dense, kind, kernels)
-        promised = found.promised + _likely_bytes(values, scheme.level)
-        if not _by_class(scheme, promised, plain, int(mine.size.sum()) * kind.word_bytes):
+        promised = found.promised + _STREAMS + packed_size(values, scheme.trial)
+        if not _by_class(scheme, promised, packed_size(plain, scheme.trial), int(mine.size.sum()) * kind.word_bytes):
             return PLAIN, plain
     return CLASS, code_walk(kind, base, found, coded, kernels) | values
 
 
-def _by_class(scheme: Scheme, promised: float, plain: dict[int, bytes], dense_bytes: int) -> bool:
+def _by_class(scheme: Scheme, promised: float, plain: int, dense_bytes: int) -> bool:
     """Whether the class coder makes the refit shorter than plain gaps do.
 
     With no link rate the smaller form wins. With one, a form's time is what coding its dense bytes takes on both
     sides plus what sending its payload takes; only the difference between the two forms' speeds matters.
     """
-    spared = _likely_bytes(plain, scheme.level) - promised
+    spared = plain - promised
     if scheme.link is None:
         return spared > 0
     return spared / scheme.link > dense_bytes * (1 / CLASS_SPEED - 1 / PLAIN_SPEED)
-
-
-def _likely_bytes(streams: dict[int, bytes], level: int | None) -> float:
-    """What an entropy stage makes of streams, about: their order-0 entropy."""
-    if level is None:
-        return float(sum(map(len, streams.values())))
-    total = 0.0
-    for raw in streams.values():
-        seen = np.bincount(np.frombuffer(raw, np.uint8), minlength=256)
-        seen = seen[seen > 0]
-        total -= float((seen * np.log2(seen / len(raw))).sum()) / 8 if len(raw) else 0.0
-    return total
 
 
 def _dense(
@@ -169,7 +163,7 @@ def _dense(
     """Blocks that are smaller whole.
 
     Few changes are never worth a whole block; where more than a quarter of the words changed, both forms are made
-    and weighed (after zstd-1 where there is an entropy stage at all: which one wins hardly depends on the level).
+    and weighed.
     Neighbouring small blocks are tried together, up to about ``_TRIAL_WORDS`` words.
     """
     dense = np.zeros(len(table), bool)
@@ -179,13 +173,12 @@ def _dense(
     lot = np.cumsum(table.size) // _TRIAL_WORDS
     apart = (np.diff(candidates) > 1) | (np.diff(lot[candidates]) > 0)
     ends = np.cumsum(changes.counts)
-    level = None if scheme.level is None else 1
     for run in np.split(candidates, np.flatnonzero(apart) + 1):
         here = slice(int(ends[run[0]] - changes.counts[run[0]]), int(ends[run[-1]]))
         some = Changes(changes.counts[run], changes.positions[here], changes.old[here], changes.new[here])
         sparse = _sparse(scheme, some, np.zeros(len(run), bool), kind, kernels)
         whole = pack_dense(np.concatenate([table.view(new, b) for b in run.tolist()]), kind)
-        dense[run] = packed_size(whole, level) < packed_size(sparse, level)
+        dense[run] = packed_size(whole, scheme.trial) < packed_size(sparse, scheme.trial)
     return dense
 
 
