@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..acts.apply import ApplyJob, apply
+from ..acts.baseline import BaselineRecord
 from ..acts.commit import abort, decide
 from ..acts.create import CreateJob, create_replica
 from ..acts.encode import encode
@@ -20,7 +21,7 @@ from ..acts.prepare import PrepareJob, next_version, prepare
 from ..acts.publish import CodecSettings
 from ..acts.replica import Replica
 from ..acts.state import checkpoint_lanes
-from ..checkpoint import Checkpoint
+from ..checkpoint import Checkpoint, fingerprint
 from ..config import Config, SiteConfig
 from ..digest import state_digest
 from ..errors import BaseMismatch, Conflict, CorruptInput, NotReady, UsageError, VerifyFailed
@@ -293,27 +294,49 @@ def cmd_status(ports: Ports, config: Config, args: argparse.Namespace) -> Result
 
 
 def cmd_run(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
-    """Encode, refit every site, decide, apply everywhere; each act's own seconds and bytes in the result."""
+    """Encode, refit every site, decide, apply everywhere; each act's own seconds and bytes in the result.
+
+    Run again after an interruption it goes on with the version that it was at, committed or not.
+    """
     acts: dict[str, Result] = {}
 
-    def act(name: str, subject: str, do: Callable[[Ports], Any]) -> Result:
+    def act(name: str, subject: str, do: Callable[[Ports], Result]) -> Result:
         where, rank, size = config.events.dir, ports.comm.rank, ports.comm.size
         with Events(where, name, subject, rank, size, config.events.progress_s) as events:
-            result: Result = to_plain(do(dataclasses.replace(ports, events=events)))
+            result = do(dataclasses.replace(ports, events=events))
         acts[name if subject == "trainer" else f"{name} {subject}"] = result
         return result
 
-    sealed = act("encode", "trainer", lambda own: cmd_encode(own, config, args))
+    number = json.loads(ports.once("version made of it", lambda: dumps(_made_of(ports, config, args.new))))
+    encode_args = argparse.Namespace(new=args.new, base=args.base, number=number)
+    sealed = act("encode", "trainer", lambda own: cmd_encode(own, config, encode_args))
     number = sealed["version"]
     for site in config.trainer.sites:
-        job = _prepare_job(config, site, number, 0.0)
-        act("refit", site, lambda own, job=job: prepare(own, job))  # type: ignore[misc]
-    decide_args = argparse.Namespace(abort=None, number=number, wait=None)
+        act("refit", site, lambda own, site=site: _refit(own, config, site, number))  # type: ignore[misc]
+    decide_args = argparse.Namespace(abort=None, number=number, wait=None, without=[])
     act("commit", "trainer", lambda own: cmd_commit(own, config, decide_args))
     for site in config.trainer.sites:
-        last = ApplyJob(site, site_of(config, site).replica, number, full=config.apply.verify == "full")
-        act("apply", site, lambda own, last=last: apply(own, last))  # type: ignore[misc]
+        job = _apply_job(config, site, number)
+        act("apply", site, lambda own, job=job: to_plain(apply(own, job)))  # type: ignore[misc]
     return {"act": "run", "version": number, "state": sealed["state"], "acts": acts}
+
+
+def _refit(ports: Ports, config: Config, site: str, version: int) -> Result:
+    """Prepare a version, unless its apply was under way already: then that is finished."""
+    job = _prepare_job(config, site, version, 0.0)
+    receipt = None if _finish(ports, config, job) == [version] else prepare(ports, job)
+    return _up_to_date(ports, job) if receipt is None else to_plain(receipt)
+
+
+def _made_of(ports: Ports, config: Config, new: Path) -> int | None:
+    """The newest committed version, where it was made of these very shards."""
+    record = BaselineRecord(config.trainer.state)
+    record.settle(ports.catalog)
+    known, (policy, digest) = record.baseline(), ports.catalog.policy()
+    if known is None or known.version == 0 or (known.policy_sha256, known.directory) != (digest, str(new.resolve())):
+        return None
+    files = {name: tuple(stat) for name, stat in fingerprint(new, policy.trainer).items()}
+    return known.version if known.files == files else None
 
 
 def _plain(raw: bytes) -> Result:
