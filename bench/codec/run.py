@@ -1,0 +1,126 @@
+"""One data set: every scheme's size, then all of them timed in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dcr_mpi.codec import Scheme
+from dcr_mpi.kernels.api import Kernels
+
+from .data import DataSet
+from .floors import Floors, floors
+from .formats import FORMATS
+from .measure import copier, on_threads, seconds, wall_seconds
+from .world import World
+
+OURS = {
+    "auto, ulp": Scheme(),
+    "class, ulp": Scheme("class"),
+    "plain, ulp": Scheme("plain"),
+    "plain, xor": Scheme("plain", "xor"),
+    "plain, overwrite": Scheme("plain", "overwrite"),
+    "dense": Scheme("dense"),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the JSON has for each data set and scheme; GB/s are of dense bytes, one thread, CPU time.
+
+    ``encode_checked_gb_s`` decodes every part again before it leaves, as the default settings do. The reference
+    formats have no journal: their ``apply_gb_s`` is decoding in place, and there is nothing to prepare.
+    """
+
+    data: str
+    family: str
+    changed_fraction: float
+    scheme: str
+    bits_per_changed: float
+    floor_bits: float
+    encode_gb_s: float
+    encode_checked_gb_s: float | None
+    prepare_gb_s: float | None
+    apply_gb_s: float | None
+    memcpy_gb_s: float
+    payload_bytes: int
+    dense_bytes: int
+
+
+@dataclass(frozen=True)
+class Result:
+    data: str
+    family: str
+    floors: Floors
+    rows: list[Row]
+
+
+def run(data: DataSet, kernels: Kernels, directory: Path, rounds: int) -> Result:
+    """Measure one data set; every scheme's output is carried to the target and compared first."""
+    world, changed, dense = World(data, kernels, directory), data.changed, data.dense_bytes
+    copy, copied = copier()
+    work: dict[str, Callable[[], object]] = {"memcpy": copy}
+    sizes: dict[str, int] = {}
+    for name, scheme in OURS.items():
+        parts = world.encode(scheme, check=True)
+        world.check(parts)
+        sizes[name] = sum(len(p.data) for p in parts)
+        work[f"{name}/encode"] = lambda scheme=scheme: world.encode(scheme)  # type: ignore[misc]
+        work[f"{name}/checked"] = lambda scheme=scheme: world.encode(scheme, check=True)  # type: ignore[misc]
+        work[f"{name}/prepare"] = lambda parts=parts: world.prepare(parts)  # type: ignore[misc]
+        work[f"{name}/apply"] = world.apply
+    scratch = [t.base.copy() for t in data.tensors]
+    for form in FORMATS:
+        payload = form.encode(data.tensors)
+        sizes[form.name] = len(payload)
+
+        def decode(form=form, payload=payload) -> None:  # type: ignore[no-untyped-def]
+            form.decode(payload, scratch)
+
+        for mine, tensor in zip(scratch, data.tensors, strict=True):
+            mine[...] = tensor.base
+        decode()
+        if any((mine != tensor.new).any() for mine, tensor in zip(scratch, data.tensors, strict=True)):
+            raise SystemExit(f"{data.name}: {form.name} does not decode to what was encoded")
+        work[f"{form.name}/encode"] = lambda form=form: form.encode(data.tensors)  # type: ignore[misc]
+        work[f"{form.name}/apply"] = decode
+    took = seconds(work, rounds)
+    bound = floors(data, kernels)
+
+    def speed(what: str) -> float | None:
+        return dense / took[what] / 1e9 if what in took else None
+
+    rows = [
+        Row(
+            data.name,
+            data.family,
+            changed / data.words,
+            name,
+            8 * size / changed,
+            bound.by_exponent,
+            speed(f"{name}/encode") or 0.0,
+            speed(f"{name}/checked"),
+            speed(f"{name}/prepare"),
+            speed(f"{name}/apply"),
+            copied / took["memcpy"] / 1e9,
+            size,
+            dense,
+        )
+        for name, size in sizes.items()
+    ]
+    return Result(data.name, data.family, bound, rows)
+
+
+def threads(data: DataSet, kernels: Kernels, directory: Path, rounds: int) -> dict[str, dict[int, float]]:
+    """Dense GB/s of encoding on 1 and on 2 threads, wall-clock, in eight parts; memcpy's scaling beside it."""
+    world, dense = World(data, kernels, directory, data.dense_bytes // 8), data.dense_bytes
+    copies = [copier() for _ in world.parts]
+    jobs: dict[str, tuple[Callable[[int], object], int]] = {
+        "memcpy": (lambda k: copies[k][0](), sum(size for _, size in copies))
+    }
+    for name in ("class, ulp", "plain, ulp"):
+        jobs[name] = (world.builder(OURS[name], check=False).build, dense)
+    work = {f"{name}/{n}": on_threads(n, job, world.parts) for name, (job, _) in jobs.items() for n in (1, 2)}
+    took = wall_seconds(work, rounds)
+    return {name: {n: size / took[f"{name}/{n}"] / 1e9 for n in (1, 2)} for name, (_, size) in jobs.items()}
