@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from dcr_mpi.codec import BlockTable, block_table
 from dcr_mpi.dtypes import DType, dtype
+from dcr_mpi.kernels.api import Changes, Kernels
+from dcr_mpi.kernels.hazard import Model, axis
 from dcr_mpi.layout import Span
 from dcr_mpi.model import Box, DatasetLayout, Layout, Piece, ShardLayout, TensorSpec
 
@@ -227,3 +229,17 @@ def random_split(size: int, pieces: int, rng: np.random.Generator) -> list[tuple
     """``0..size`` cut at random into at most ``pieces`` non-empty ranges."""
     edges = sorted({0, size, *rng.integers(0, size + 1, max(pieces - 1, 0)).tolist()})
     return list(pairwise(edges))
+
+
+def class_code(
+    room: Kernels,
+    model: Model,
+    base: np.ndarray,
+    offsets: np.ndarray,
+    sizes: np.ndarray,
+    changes: Changes,
+    coded: np.ndarray,
+) -> np.ndarray:
+    """The class coder's code, in both its steps."""
+    hazards = room.hazards(model, base, offsets, sizes, changes)
+    return room.hazard_encode(model, axis(model.log2), hazards, changes.old, coded)

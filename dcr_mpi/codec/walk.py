@@ -79,9 +79,13 @@ def code_walk(kind: DType, base: np.ndarray, found: Fit, coded: np.ndarray, kern
     model is fitted again with every word looked at.
     """
     walk, model, bits = found.walk, found.model, found.bits
-    where = walk.table
-    code = kernels.hazard_encode(model, axis(model.log2), base, where.offset, where.size, walk.changes, coded)
+    code = _code(base, walk, model, coded, kernels)
     if code.nbytes > min(bits / 7 + (walk.words >> 14) + 64, most_code(kind, len(coded), walk.words)):
-        model, _ = fit(kind, base, where, walk.changes, coded, kernels, 1)
-        code = kernels.hazard_encode(model, axis(model.log2), base, where.offset, where.size, walk.changes, coded)
+        model, _ = fit(kind, base, walk.table, walk.changes, coded, kernels, 1)
+        code = _code(base, walk, model, coded, kernels)
     return {MODEL: pack_model(model, len(coded)), CODE: code.astype("<u4").tobytes(), ROWS: walk.rows}
+
+
+def _code(base: np.ndarray, walk: Walk, model: Model, coded: np.ndarray, kernels: Kernels) -> np.ndarray:
+    hazards = kernels.hazards(model, base, walk.table.offset, walk.table.size, walk.changes)
+    return kernels.hazard_encode(model, axis(model.log2), hazards, walk.changes.old, coded)

@@ -114,19 +114,19 @@ class Kernels(Protocol):
         """Histogram of ``(word >> shift) & mask`` over every ``step``-th word of each block: int64 (mask + 1,)."""
         ...
 
+    def hazards(
+        self, model: Model, base: np.ndarray, offsets: np.ndarray, sizes: np.ndarray, changes: Changes
+    ) -> np.ndarray:
+        """Sum of the rates of the words between each change and the one before it (over the ends of blocks), int64
+        (total,). See :mod:`dcr_mpi.kernels.hazard`."""
+        ...
+
     def hazard_encode(
-        self,
-        model: Model,
-        axis: Axis,
-        base: np.ndarray,
-        offsets: np.ndarray,
-        sizes: np.ndarray,
-        changes: Changes,
-        coded: np.ndarray,
+        self, model: Model, axis: Axis, hazards: np.ndarray, old: np.ndarray, coded: np.ndarray
     ) -> np.ndarray:
         """Positions and values of all changes as one code: uint32 words, first to last as a decoder takes them.
 
-        ``coded`` are the values as :meth:`difference` gives them. See :mod:`dcr_mpi.kernels.hazard`.
+        ``hazards`` as :meth:`hazards` gives them, ``old`` the words before, ``coded`` the values of :meth:`difference`.
         """
         ...
 

@@ -22,18 +22,20 @@ class ReferenceHazard:
         fields = [_field(words[o : o + n : step], shift, mask) for o, n in zip(offsets, sizes, strict=True)]
         return np.bincount(np.concatenate(fields), minlength=mask + 1) if fields else np.zeros(mask + 1, np.int64)
 
+    def hazards(
+        self, model: Model, base: np.ndarray, offsets: np.ndarray, sizes: np.ndarray, changes: Changes
+    ) -> np.ndarray:
+        fields = [_field(base[o : o + n], model.shift, model.mask) for o, n in zip(offsets, sizes, strict=True)]
+        ends = np.cumsum(model.rate[np.concatenate(fields)]) if fields else np.zeros(0, np.int64)
+        at = np.repeat(np.cumsum(sizes) - sizes, changes.counts) + changes.positions.astype(np.int64)
+        before = ends[at] - model.rate[_field(changes.old, model.shift, model.mask)]
+        return before - np.concatenate(([0], ends[at][:-1]))[: len(at)]
+
     def hazard_encode(
-        self,
-        model: Model,
-        axis: Axis,
-        base: np.ndarray,
-        offsets: np.ndarray,
-        sizes: np.ndarray,
-        changes: Changes,
-        coded: np.ndarray,
+        self, model: Model, axis: Axis, hazards: np.ndarray, old: np.ndarray, coded: np.ndarray
     ) -> np.ndarray:
         x, words = LOW, []
-        for start, size, bits in reversed(list(_intervals(model, axis, base, offsets, sizes, changes, coded))):
+        for start, size, bits in reversed(list(_intervals(model, axis, hazards, old, coded))):
             if size == 1 << bits:
                 continue  # certain: costs nothing
             if x >= size << (64 - bits):
@@ -70,31 +72,19 @@ def _below(axis: Axis, x: int) -> int:
 
 
 def _intervals(
-    model: Model,
-    axis: Axis,
-    base: np.ndarray,
-    offsets: np.ndarray,
-    sizes: np.ndarray,
-    changes: Changes,
-    coded: np.ndarray,
+    model: Model, axis: Axis, hazards: np.ndarray, old: np.ndarray, coded: np.ndarray
 ) -> Iterator[_Interval]:
-    token_of = value_tokens(coded)
-    x, k = 0, 0
-    for at, size, count in zip(offsets, sizes, changes.counts, strict=True):
-        fields = _field(base[at : at + size], model.shift, model.mask)
-        passed = np.concatenate(([0], np.cumsum(model.rate[fields]))).tolist()
-        i = 0
-        for position in changes.positions[k : k + count].tolist():
-            x += passed[position] - passed[i]
-            while x >= axis.end:
-                yield _below(axis, axis.end), ONE - _below(axis, axis.end), SCALE
-                x -= axis.end
-            rate = int(model.rate[fields[position]])
-            low, high = _below(axis, x), _below(axis, min(x + rate, axis.end))
-            yield low, high - low, SCALE
-            yield from _value(model, int(model.context[fields[position]]), int(coded[k]), int(token_of[k]))
-            x, i, k = 0, position + 1, k + 1
-        x += passed[-1] - passed[i]
+    fields = _field(old, model.shift, model.mask)
+    last = _below(axis, axis.end)
+    for x, field, value, token in zip(
+        hazards.tolist(), fields.tolist(), coded.tolist(), value_tokens(coded).tolist(), strict=True
+    ):
+        for _ in range(x // axis.end):
+            yield last, ONE - last, SCALE
+        low = _below(axis, x % axis.end)
+        high = _below(axis, min(x % axis.end + int(model.rate[field]), axis.end))
+        yield low, high - low, SCALE
+        yield from _value(model, int(model.context[field]), value, token)
 
 
 def _value(model: Model, row: int, value: int, token: int) -> Iterator[_Interval]:

@@ -21,11 +21,11 @@ from dcr_mpi.dtypes import dtype
 from dcr_mpi.errors import CorruptInput
 from dcr_mpi.kernels import get_kernels
 from dcr_mpi.kernels.api import ValueScheme
-from dcr_mpi.kernels.hazard import MAX_LOG2, axis
+from dcr_mpi.kernels.hazard import MAX_LOG2
 from dcr_mpi.layout import Span
 from dcr_mpi.synth import round_bf16
 from dcr_mpi.wire import Bucket, PartHeader, Stream, pack_bucket, pack_part, unpack_part
-from tests.strategies import BucketCase, bucket_cases, random_words, seeds, word_type
+from tests.strategies import BucketCase, bucket_cases, class_code, random_words, seeds, word_type
 from tests.unit.test_hazard import some_model
 
 REFERENCE, JIT = get_kernels("numpy"), get_kernels("numba")
@@ -232,7 +232,7 @@ def test_what_an_encoder_writes_a_reader_takes(case: BucketCase, step: int) -> N
     values = JIT.difference("ulp", changes.old, changes.new, case.kind)
     words = int(case.table.size.sum())
     model, bits = fit(case.kind, case.base, case.table, changes, values, JIT, step)
-    code = JIT.hazard_encode(model, axis(model.log2), case.base, case.table.offset, case.table.size, changes, values)
+    code = class_code(JIT, model, case.base, case.table.offset, case.table.size, changes, values)
     if step == 1:
         assert code.nbytes <= most_code(case.kind, len(values), words)
         assert code.nbytes <= bits / 8 * 1.03 + words / (1 << 18) + 12

@@ -16,7 +16,7 @@ from dcr_mpi.dtypes import DType, dtype
 from dcr_mpi.kernels import get_kernels
 from dcr_mpi.kernels.api import Changes
 from dcr_mpi.kernels.hazard import DIRECT, MAX_LOG2, MIN_LOG2, ONE, Model, axis, tokens, value_tokens
-from tests.strategies import BucketCase, bucket_cases, random_words, seeds, word_type
+from tests.strategies import BucketCase, bucket_cases, class_code, random_words, seeds, word_type
 
 REFERENCE, JIT = get_kernels("numpy"), get_kernels("numba")
 EVERY_LOG2 = pytest.mark.parametrize("log2", range(MIN_LOG2, MAX_LOG2 + 1))
@@ -112,10 +112,10 @@ def test_rooms_write_and_read_the_same(case: BucketCase, seed: int, rates: str) 
     """Any model that gives every word a rate codes any change, however badly: gaps run far past the axis' end."""
     model = some_model(case.kind, np.random.default_rng(seed), rates)
     changes, coded = changes_of(case)
-    arguments = (model, axis(model.log2), case.base, case.table.offset, case.table.size, changes, coded)
-    code = REFERENCE.hazard_encode(*arguments)
+    arguments = (model, case.base, case.table.offset, case.table.size, changes, coded)
+    code = class_code(REFERENCE, *arguments)
     assert code.dtype == np.uint32
-    assert JIT.hazard_encode(*arguments).tolist() == code.tolist()
+    assert class_code(JIT, *arguments).tolist() == code.tolist()
     used, counts, positions, values = decoded(model, case, len(coded), code)
     assert used == len(code)
     assert counts.tolist() == changes.counts.tolist()
@@ -140,7 +140,7 @@ def test_values_of_every_length(name: str) -> None:
     model = some_model(kind, np.random.default_rng(0), "any")
     where = np.zeros(1, np.int64), np.array([len(base)], np.int64)
     for kernels in (REFERENCE, JIT):
-        code = kernels.hazard_encode(model, axis(model.log2), base, *where, changes, coded)
+        code = class_code(kernels, model, base, *where, changes, coded)
         used, _, _, found = kernels.hazard_decode(model, axis(model.log2), base, *where, len(values), code)
         assert used == len(code)
         assert found.tolist() == coded.tolist() == values
@@ -155,11 +155,11 @@ def test_few_changes_in_a_large_block(at: list[int], rates: str) -> None:
     model = some_model(kind, np.random.default_rng(1), rates)
     changes, coded = one_block(kind, base, at, [7] * len(at))
     where = np.zeros(1, np.int64), np.array([size], np.int64)
-    code = JIT.hazard_encode(model, axis(model.log2), base, *where, changes, coded)
+    code = class_code(JIT, model, base, *where, changes, coded)
     used, counts, positions, values = JIT.hazard_decode(model, axis(model.log2), base, *where, len(at), code)
     assert (used, counts.tolist(), positions.tolist(), values.tolist()) == (len(code), [len(at)], at, [7] * len(at))
     if rates == "fine":
-        assert REFERENCE.hazard_encode(model, axis(model.log2), base, *where, changes, coded).tolist() == code.tolist()
+        assert class_code(REFERENCE, model, base, *where, changes, coded).tolist() == code.tolist()
         assert REFERENCE.hazard_decode(model, axis(model.log2), base, *where, len(at), code)[0] == len(code)
 
 
@@ -178,7 +178,7 @@ def test_hostile_code_has_one_verdict(case: BucketCase, seed: int, rates: str, h
         case.base,
     )
     if how and (model.rate > 0).all():
-        code = JIT.hazard_encode(model, axis(model.log2), base, case.table.offset, case.table.size, changes, coded)
+        code = class_code(JIT, model, base, case.table.offset, case.table.size, changes, coded)
         if how == 1:
             code = code[: int(rng.integers(0, len(code)))]
         elif how == 2:
