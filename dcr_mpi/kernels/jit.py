@@ -14,6 +14,7 @@ from .reference import bad_gaps
 _u64 = np.uint64
 _A, _B, _C, _D, _E = map(_u64, (MIX_A, MIX_B, MIX_C, MIX_D, MIX_E))
 _S32, _S29, _S31 = map(_u64, (32, 29, 31))
+_CHUNK = 4096  # words compared at a time
 
 
 class JitKernels(JitHazard):
@@ -25,17 +26,14 @@ class JitKernels(JitHazard):
     def changes(self, base: np.ndarray, new: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> Changes:
         blocks = len(sizes)
         counts = np.zeros(blocks, np.int64)
-        lanes = 8 // base.itemsize
-        whole = len(base) // lanes * lanes
-        wide = base[:whole].view(_u64), new[:whole].view(_u64)
         parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         block, room = 0, 0
         while block < blocks:
             # Outputs have room for an eighth of what is left, and at least one whole block: dense data takes
             # a few rounds, sparse data one, and memory stays bounded by the bucket.
-            room = max(int(sizes[block:].sum()) // 8, int(sizes[block:].max())) + lanes
+            room = max(int(sizes[block:].sum()) // 8, int(sizes[block:].max()))
             out = np.empty(room, np.uint32), np.empty(room, base.dtype), np.empty(room, base.dtype)
-            block, used = _changes(base, new, *wide, lanes, offsets, sizes, block, counts, *out)
+            block, used = _changes(base, new, offsets, sizes, block, counts, *out)
             parts.append((out[0][:used], out[1][:used], out[2][:used]))
         if len(parts) == 1:
             return Changes(counts, *parts[0])
@@ -119,27 +117,35 @@ def _sign(words: np.ndarray, dtype: DType) -> np.uint64:
 
 
 @jit
-def _changes(base, new, base64, new64, lanes, offsets, sizes, block, counts, positions, old, val):  # type: ignore[no-untyped-def]
-    k = 0
+def _changes(base, new, offsets, sizes, block, counts, positions, old, val):  # type: ignore[no-untyped-def]
+    # A chunk at a time is compared into bytes of 0 and 1, which the compiler makes wide instructions of; then the
+    # bytes are looked at by eights, and only those that are set cost anything.
+    flags = np.zeros(_CHUNK, np.uint8)
+    eights = flags.view(_u64)
+    k = _u64(0)
     while block < len(sizes):
         size, at = sizes[block], offsets[block]
-        if len(positions) - k < size + lanes:
-            return block, k
-        first, group = k, at // lanes
-        for g in range(size // lanes):
-            if base64[group + g] != new64[group + g]:
-                # Branch-free inside a group that differs: store always, advance where the words differ.
-                for i in range(g * lanes, (g + 1) * lanes):
-                    a, b = base[at + i], new[at + i]
-                    positions[k], old[k], val[k] = i, a, b
-                    k += a != b
-        for i in range(size // lanes * lanes, size):
-            a, b = base[at + i], new[at + i]
-            positions[k], old[k], val[k] = i, a, b
-            k += a != b
+        if len(positions) - np.int64(k) < size:
+            break
+        first = k
+        for low in range(0, size, _CHUNK):
+            count = min(_CHUNK, size - low)
+            a, b = base[at + low : at + low + count], new[at + low : at + low + count]
+            for i in range(count):
+                flags[i] = a[i] != b[i]
+            flags[count : (count + 7) // 8 * 8] = 0
+            for g in range(_u64((count + 7) // 8)):
+                eight = eights[g]
+                while eight != _u64(0):
+                    # The lowest set bit is 2^(8 i): times this number, it shifts i into the highest byte.
+                    lowest = eight & (_u64(0) - eight)
+                    i = (g << _u64(3)) + ((lowest * _u64(0x0001020304050607)) >> _u64(56))
+                    positions[k], old[k], val[k] = _u64(low) + i, a[i], b[i]
+                    k += _u64(1)
+                    eight ^= lowest
         counts[block] = k - first
         block += 1
-    return block, k
+    return block, np.int64(k)
 
 
 @jit
