@@ -67,7 +67,8 @@ def part_of(case: Case, kernels: Kernels) -> bytes:
         base = None if case["base"] is None else old
         changes = None if base is None else kernels.changes(base, new, table.offset, table.size)
         scheme = Scheme(bucket["positions"], bucket["values"], case["zstd"])
-        buckets.append(encode(scheme, name, table, bucket["block"], base, new, changes, kernels))
+        row = bucket.get("row", 0)
+        buckets.append(encode(scheme, name, table, bucket["block"], base, new, changes, kernels, row))
     header = PartHeader(POLICY, TILING, case["version"], case["base"], case["index"], len(buckets))
     return pack_part(header, buckets)
 
@@ -151,6 +152,16 @@ def first_cases() -> Iterator[tuple[str, Case]]:
         yield f"{name}-class", delta | {"buckets": [_bucket(name, _SPANS["many"], "class", "ulp", "sparse")]}
     yield "bf16-class-xor", delta | {"buckets": [_bucket("bf16", _SPANS["one"], "class", "xor", "sparse")]}
     yield "example", delta | {"buckets": [_example()]}
+    for name in ("f16", "f64", "i64", "bool", "bf16be"):
+        yield f"{name}-class", delta | {"buckets": [_bucket(name, _SPANS["many"], "class", "ulp", "sparse")]}
+    yield "f32-class-overwrite", delta | {"buckets": [_bucket("f32", _SPANS["one"], "class", "overwrite", "sparse")]}
+    for values in ("ulp", "xor"):
+        yield f"mixed-dense-and-class-{values}", delta | {"buckets": [_mixed_by_class(values)]}
+    yield "class-of-several-rates", delta | {"buckets": [_slope()]}
+    yield "class-gaps-past-the-axis", delta | {"buckets": [_past_the_axis()]}
+    yield "class-in-touched-rows", delta | {"buckets": [_touched_rows()]}
+    yield "class-zstd", delta | {"zstd": 1, "buckets": [_slope() | {"values": "xor"}]}
+    yield "example-class", delta | {"buckets": [_example() | {"positions": "class"}]}
 
 
 def _mixed() -> Case:
@@ -176,6 +187,42 @@ def _example() -> Case:
     old[4], old[10] = 0x8000, 0xBF80
     new = {0: 0x3F81, 1: 0x3F7F, 4: 0x0000, 10: 0xBF82, 23: 0xBF80}
     bucket = {"dtype": "bf16", "spans": [[3, 64, 88]], "block": 64, "positions": "plain", "values": "ulp"}
+    return bucket | {"words": _hex(old, 16), "changes": [[k, _hex([word], 16)] for k, word in new.items()]}
+
+
+def _mixed_by_class(values: str) -> Case:
+    """Three blocks, of which the middle one changed altogether, and an unchanged one."""
+    bucket = _bucket("bf16", [[9, 64, 300]], "class", values, "sparse")
+    old = words_of(bucket["words"], "bf16").tolist()
+    changes = [[k, word] for k, word in bucket["changes"] if k < 64 or 128 <= k < 192]
+    changes += [[k, _hex([old[k] * 0x9E37 + 0x79B9 & 0xFFFF], 16)] for k in range(64, 128)]
+    return bucket | {"changes": sorted([k, word] for k, word in changes if word != _hex([old[k]], 16))}
+
+
+def _slope() -> Case:
+    """Four blocks of 256 words of eight exponents; an exponent lower, about twice as many of them change."""
+    old = [(0x78 + k * 5 % 8) << 7 | k * 37 % 128 for k in range(1024)]
+    new = {
+        k: word + (1 if k % 3 else -1) for k, word in enumerate(old) if k * 0x9E3779B1 % 2**32 >> 25 < 64 >> k * 5 % 8
+    }
+    return _of_words([[5, 0, 1024]], 256, old, new)
+
+
+def _past_the_axis() -> Case:
+    """Words of one exponent, of which the first hundred changed, and then no more until the last."""
+    old = [0x3F80 + k % 64 for k in range(600)] + [0x4200] * 400
+    return _of_words([[5, 0, 1000]], 1024, old, {k: old[k] + 1 for k in (*range(100), 599, 998)})
+
+
+def _touched_rows() -> Case:
+    """Rows of 20 words over blocks of 64, some of them cut by a block's end, every fifth of them touched."""
+    old = [0x3F80 + k % 128 for k in range(1000)]
+    new = {k: old[k] + 1 for k in range(1000) if k // 20 % 5 == 1 and k % 4 == 0}
+    return _of_words([[5, 0, 500], [6, 64, 564]], 64, old, new) | {"row": 20}
+
+
+def _of_words(spans: list[list[int]], block: int, old: list[int], new: dict[int, int]) -> Case:
+    bucket = {"dtype": "bf16", "spans": spans, "block": block, "positions": "class", "values": "ulp"}
     return bucket | {"words": _hex(old, 16), "changes": [[k, _hex([word], 16)] for k, word in new.items()]}
 
 

@@ -17,8 +17,16 @@ FLOATS = {"bf16": (8, 7), "f16": (5, 10), "f32": (8, 23), "f64": (11, 52), "f8e4
 Words = dict[tuple[int, int], int]  # (tile, word of the tile) to the word
 
 
-def read_part(data: bytes, before: list[Words], width_of: dict[str, int]) -> list[Words]:
-    """The changed blocks' words of each bucket, given the bucket's words before (for an anchor: nothing)."""
+Step = tuple[int, int, int, int, int]  # state before, bits of the scale, slot, the interval's start and size
+
+
+def read_part(
+    data: bytes, before: list[Words], width_of: dict[str, int], steps: list[Step] | None = None
+) -> list[Words]:
+    """The changed blocks' words of each bucket, given the bucket's words before (for an anchor: nothing).
+
+    ``steps`` takes down what the class coder's decoder does.
+    """
     assert data[:12] == b"DCRPART\n\1\0\0\0"
     assert xxhash.xxh3_128_digest(data[:-16]) == data[-16:]
     (base,), (count,) = struct.unpack_from("<Q", data, 52), struct.unpack_from("<I", data, 64)
@@ -36,6 +44,7 @@ def read_part(data: bytes, before: list[Words], width_of: dict[str, int]) -> lis
         at += 16 + length
         assert inside == at
         bucket = _Bucket(found, positions, values, 1 << log2, dtype, width_of[dtype], base == 2**64 - 1)
+        bucket.steps = steps
         after.append(bucket.read(old))
     assert at == len(data) - 16
     return after
@@ -54,6 +63,7 @@ class _Bucket:
     def __init__(
         self, streams: dict[int, bytes], positions: int, values: int, block: int, dtype: str, width: int, anchor: bool
     ) -> None:
+        self.steps: list[Step] | None = None
         self.s, self.positions, self.values, self.width, self.anchor = streams, positions, values, width, anchor
         self.bits, self.float = 8 * width, FLOATS.get(dtype)
         self.ones, self.sign = (1 << self.bits) - 1, 1 << (self.bits - 1)
@@ -135,9 +145,9 @@ class _Bucket:
             assert sum(table.values()) == 4096
             tables.append(table)
         mantissa, exponents = (self.float[1], (1 << self.float[0]) - 1) if self.float else (0, 0)
-        sequence = [c for b in sparse for c in self.blocks[b]]
+        sequence = [c for c, touched in zip(*self._touched(sparse), strict=True) if touched]
         class_of = [max(k for k in range(classes) if firsts[k] <= old[c] >> mantissa & exponents) for c in sequence]
-        code = _Rans(self._words(13, 4))
+        code = _Rans(self._words(13, 4), self.steps)
         end, c_of = (28 - r) << r, _axis(r)
         where, coded, w = [], [], 0
         for _ in range(total):
@@ -156,6 +166,19 @@ class _Bucket:
             w += 1
         assert code.x == 1 << 32 and not code.words
         return where, coded if self.values == 2 else self._coded(total)
+
+    def _touched(self, sparse: list[int]) -> tuple[list[tuple[int, int]], list[bool]]:
+        """The words of the sparse blocks, and whether each is in a touched row."""
+        sequence = [c for b in sparse for c in self.blocks[b]]
+        if 14 not in self.s:
+            return sequence, [True] * len(sequence)
+        raw = self.s[14]
+        row = next(varints(raw))
+        bitmap = raw[(row.bit_length() + 6) // 7 :]
+        places = list(dict.fromkeys((b, word // row) for b in sparse for _, word in self.blocks[b]))
+        assert len(bitmap) == -(-len(places) // 8)
+        bits = {place: bitmap[k // 8] >> k % 8 & 1 == 1 for k, place in enumerate(places)}
+        return sequence, [bits[b, word // row] for b in sparse for _, word in self.blocks[b]]
 
     def _check_digests(self, changed: list[int], old: Words, new: Words) -> None:
         def digest(blocks: list[int], words: Words) -> bytes:
@@ -185,7 +208,8 @@ def _axis(r: int):  # type: ignore[no-untyped-def]
 
 
 class _Rans:
-    def __init__(self, words: list[int]) -> None:
+    def __init__(self, words: list[int], steps: list[Step] | None) -> None:
+        self.steps = steps
         self.x, self.words = words[0] << 32 | words[1], words[2:]
         assert self.x >= 1 << 32
 
@@ -193,6 +217,8 @@ class _Rans:
         return self.x % (1 << b)
 
     def leave(self, start: int, size: int, b: int) -> None:
+        if self.steps is not None:
+            self.steps.append((self.x, b, self.slot(b), start, size))
         self.x = size * (self.x >> b) + self.slot(b) - start
         if self.x < 1 << 32:
             self.x = self.x << 32 | self.words.pop(0)
