@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..acts.apply import ApplyJob, apply
+from ..acts.apply import apply
 from ..acts.baseline import BaselineRecord
 from ..acts.commit import abort, decide
 from ..acts.create import CreateJob, create_replica
@@ -18,63 +18,19 @@ from ..acts.init import InitJob, init_policy, register_site
 from ..acts.next_version import EncodeJob
 from ..acts.ports import Ports
 from ..acts.prepare import PrepareJob, next_version, prepare
-from ..acts.publish import CodecSettings
 from ..acts.replica import Replica
 from ..acts.state import checkpoint_lanes
 from ..checkpoint import Checkpoint, fingerprint
-from ..config import Config, SiteConfig
+from ..config import Config
 from ..digest import state_digest
-from ..errors import BaseMismatch, Conflict, CorruptInput, NotReady, UsageError, VerifyFailed
+from ..errors import BaseMismatch, Conflict, NotReady, UsageError, VerifyFailed
 from ..events import Events
 from ..jsonable import dumps, loads, to_plain
 from ..model import Layout, Policy
+from .jobs import apply_job, codec_settings, prepare_job, read_layout, site_of
 from .status import status
 
 Result = dict[str, Any]
-
-
-def codec_settings(config: Config) -> CodecSettings:
-    c = config.codec
-    return CodecSettings(
-        c.positions,
-        c.values,
-        c.level if c.entropy == "zstd" else None,
-        c.block,
-        int(c.bucket_mib * (1 << 20)),
-        int(c.part_mib * (1 << 20)),
-        c.self_check,
-        c.link_mib_s * (1 << 20) if c.link_mib_s is not None else None,
-    )
-
-
-def read_layout(path: Path | None) -> Layout | None:
-    """A layout file: the JSON of :class:`dcr_mpi.model.Layout`. It is written by hand, so all its faults are usage."""
-    if path is None:
-        return None
-    try:
-        return loads(Layout, path.read_bytes(), f"layout file {path}")
-    except CorruptInput as error:
-        raise UsageError(
-            error.what, found=error.found, expected=error.expected, remedy="docs/operations.md shows how to make one"
-        ) from None
-    except OSError as error:
-        raise UsageError(
-            f"layout file {path}",
-            found=error.strerror or str(error),
-            expected="a readable file",
-            remedy="correct trainer.layout or the site's layout in the configuration",
-        ) from None
-
-
-def site_of(config: Config, name: str) -> SiteConfig:
-    if name not in config.sites:
-        raise UsageError(
-            "site",
-            found=repr(name),
-            expected=f"one of {sorted(config.sites)}",
-            remedy="add it under sites: in the configuration",
-        )
-    return config.sites[name]
 
 
 def cmd_init(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
@@ -127,7 +83,7 @@ def cmd_encode(ports: Ports, config: Config, args: argparse.Namespace) -> Result
 
 
 def cmd_refit(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
-    job = _prepare_job(config, args.site, args.number, args.wait)
+    job = prepare_job(config, args.site, args.number, args.wait)
     if args.catch_up:
         if args.number is not None:
             raise UsageError(
@@ -136,11 +92,6 @@ def cmd_refit(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
         return _catch_up(ports, config, job)
     receipt = prepare(ports, job)
     return to_plain(receipt) if receipt is not None else _up_to_date(ports, job)
-
-
-def _prepare_job(config: Config, site: str, number: int | None, wait: float) -> PrepareJob:
-    poll = (config.commit.poll_s[0], config.commit.poll_s[1])
-    return PrepareJob(site, site_of(config, site).replica, number, wait, poll, config.relay.degree, config.relay.window)
 
 
 def _up_to_date(ports: Ports, job: PrepareJob) -> Result:
@@ -163,7 +114,7 @@ def _catch_up(ports: Ports, config: Config, job: PrepareJob) -> Result:
         number = receipt.version
         if ports.once("decision", lambda n=number: dumps(ports.catalog.decision(n))) == b"null":  # type: ignore[misc]
             return {**to_plain(receipt), "replayed": replayed}
-        apply(ports, _apply_job(config, job.site, number))
+        apply(ports, apply_job(config, job.site, number))
         replayed.append(number)
         job = dataclasses.replace(job, wait_s=0.0)
 
@@ -173,7 +124,7 @@ def _finish(ports: Ports, config: Config, job: PrepareJob) -> list[int]:
     replica = Replica(job.replica, job.site)
     if ports.once("record", lambda: dumps(replica.need().applying)) == b"null":
         return []
-    return [apply(ports, _apply_job(config, job.site, None)).version]
+    return [apply(ports, apply_job(config, job.site, None)).version]
 
 
 def _sealed_next(ports: Ports, job: PrepareJob) -> bool:
@@ -194,6 +145,7 @@ def cmd_commit(ports: Ports, config: Config, args: argparse.Namespace) -> Result
 
     def act() -> bytes:
         catalog = ports.catalog
+        catalog.policy()  # a mistyped store is no reason to wait
         if args.abort is not None:
             return dumps(abort(catalog, args.number, args.abort))
         wait = config.commit.wait_s if args.wait is None else args.wait
@@ -230,12 +182,7 @@ def _all_but(ports: Ports, version: int, without: Sequence[str]) -> list[str]:
 
 
 def cmd_apply(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
-    return to_plain(apply(ports, _apply_job(config, args.site, args.number, args.wait)))
-
-
-def _apply_job(config: Config, site: str, number: int | None, wait_s: float = 0.0) -> ApplyJob:
-    poll = (config.commit.poll_s[0], config.commit.poll_s[1])
-    return ApplyJob(site, site_of(config, site).replica, number, wait_s, poll, config.apply.verify == "full")
+    return to_plain(apply(ports, apply_job(config, args.site, args.number, args.wait)))
 
 
 def cmd_verify(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
@@ -316,14 +263,14 @@ def cmd_run(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
     decide_args = argparse.Namespace(abort=None, number=number, wait=None, without=[])
     act("commit", "trainer", lambda own: cmd_commit(own, config, decide_args))
     for site in config.trainer.sites:
-        job = _apply_job(config, site, number)
+        job = apply_job(config, site, number)
         act("apply", site, lambda own, job=job: to_plain(apply(own, job)))  # type: ignore[misc]
     return {"act": "run", "version": number, "state": sealed["state"], "acts": acts}
 
 
 def _refit(ports: Ports, config: Config, site: str, version: int) -> Result:
     """Prepare a version, unless its apply was under way already: then that is finished."""
-    job = _prepare_job(config, site, version, 0.0)
+    job = prepare_job(config, site, version, 0.0)
     receipt = None if _finish(ports, config, job) == [version] else prepare(ports, job)
     return _up_to_date(ports, job) if receipt is None else to_plain(receipt)
 

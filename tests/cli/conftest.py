@@ -33,12 +33,13 @@ class Quick(World):
         shutil.copytree(self.path, path)
         return Quick(path, self.launcher, sites=self.sites)
 
-
-class Setup(Quick):
-    """The same commands in this process, where they start at once: for what a test builds on, not for what it tests."""
-
     def run(self, ranks: int, *arguments: str, before: tuple[str, ...] = ()) -> Done:
-        assert ranks == 1 and not before
+        if arguments[0] == "synth":
+            return self.here(*arguments)
+        return super().run(ranks, *arguments, before=before)
+
+    def here(self, *arguments: str) -> Done:
+        """A command in this process, where it starts at once: for what a test builds on, not for what it tests."""
         out, error = io.StringIO(), io.StringIO()
         kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
         argv = self.command(1, *arguments)
@@ -49,6 +50,14 @@ class Setup(Quick):
             for number, handler in kept.items():
                 signal.signal(number, handler)
         return Done(code, out.getvalue(), error.getvalue())
+
+
+class Setup(Quick):
+    """A world whose commands all run in this process."""
+
+    def run(self, ranks: int, *arguments: str, before: tuple[str, ...] = ()) -> Done:
+        assert ranks == 1 and not before
+        return self.here(*arguments)
 
 
 STEPS: dict[str, Callable[[World], object]] = {

@@ -31,13 +31,13 @@ def finish(process: subprocess.Popen[str]) -> Done:
 
 
 def everything(world: World) -> dict[str, str]:
-    """Digest of every file below a world, directories too; without the logs, which tell of failures as well."""
+    """Digest of every file below a world, directories too; without what tells of failures as well: logs and leases."""
     out: dict[str, str] = {}
     for folder, inner, files in os.walk(world.path):
         inner[:] = [d for d in inner if d != "events"]
         here = Path(folder)
         out |= {str((here / d).relative_to(world.path)): "" for d in inner}
-        for name in files:
+        for name in (n for n in files if not n.startswith("lease-")):
             path = here / name
             out[str(path.relative_to(world.path))] = hashlib.sha256(path.read_bytes()).hexdigest()
     return out

@@ -1,0 +1,67 @@
+"""From the configuration to the acts' jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..acts.apply import ApplyJob
+from ..acts.prepare import PrepareJob
+from ..acts.publish import CodecSettings
+from ..config import Config, SiteConfig
+from ..errors import CorruptInput, UsageError
+from ..jsonable import loads
+from ..model import Layout
+
+
+def codec_settings(config: Config) -> CodecSettings:
+    c = config.codec
+    return CodecSettings(
+        c.positions,
+        c.values,
+        c.level if c.entropy == "zstd" else None,
+        c.block,
+        int(c.bucket_mib * (1 << 20)),
+        int(c.part_mib * (1 << 20)),
+        c.self_check,
+        c.link_mib_s * (1 << 20) if c.link_mib_s is not None else None,
+    )
+
+
+def read_layout(path: Path | None) -> Layout | None:
+    """A layout file: the JSON of :class:`dcr_mpi.model.Layout`. It is written by hand, so all its faults are usage."""
+    if path is None:
+        return None
+    try:
+        return loads(Layout, path.read_bytes(), f"layout file {path}")
+    except CorruptInput as error:
+        raise UsageError(
+            error.what, found=error.found, expected=error.expected, remedy="docs/operations.md shows how to make one"
+        ) from None
+    except OSError as error:
+        raise UsageError(
+            f"layout file {path}",
+            found=error.strerror or str(error),
+            expected="a readable file",
+            remedy="correct trainer.layout or the site's layout in the configuration",
+        ) from None
+
+
+def site_of(config: Config, name: str) -> SiteConfig:
+    if name not in config.sites:
+        raise UsageError(
+            "site",
+            found=repr(name),
+            expected=f"one of {sorted(config.sites)}",
+            remedy="add it under sites: in the configuration",
+        )
+    return config.sites[name]
+
+
+def prepare_job(config: Config, site: str, number: int | None, wait: float) -> PrepareJob:
+    poll = (config.commit.poll_s[0], config.commit.poll_s[1])
+    return PrepareJob(site, site_of(config, site).replica, number, wait, poll, config.relay.degree, config.relay.window)
+
+
+def apply_job(config: Config, site: str, number: int | None, wait_s: float = 0.0) -> ApplyJob:
+    poll = (config.commit.poll_s[0], config.commit.poll_s[1])
+    return ApplyJob(site, site_of(config, site).replica, number, wait_s, poll, config.apply.verify == "full")
