@@ -7,6 +7,7 @@ STORE ?= dir
 JOBS ?= 2
 PYTEST_ARGS ?=
 LOCK_ARGS ?=
+QUICK ?=
 PIP = $(PY) -m pip --disable-pip-version-check --no-input
 INSTALL = $(PIP) install --quiet --require-hashes --only-binary :all:
 
@@ -16,7 +17,7 @@ export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev demo test test-slow check format lock bench clean
+.PHONY: help setup setup-dev demo test test-slow check format lock bench bench-codec bench-real clean
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -45,9 +46,14 @@ format: $(VENV)/.dev ## format the code and mend what ruff can mend
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-bench: $(VENV)/.run ## measure, beside memcpy and the reference formats
-	@test -e bench/__main__.py || { echo "make bench: this version has no benchmarks yet (bench/__main__.py)" >&2; exit 1; }
-	$(PY) -m bench
+bench: $(VENV)/.run ## all benchmarks that need nothing more than running does (QUICK=1: shorter)
+	$(PY) -m bench $(if $(QUICK),--quick)
+
+bench-codec: $(VENV)/.run ## sizes and speeds beside memcpy and the reference formats (QUICK=1: under a minute)
+	$(PY) -m bench.codec $(if $(QUICK),--quick)
+
+bench-real: $(VENV)/.real ## fine-tune a real transformer for pairs that bench-codec then measures too (minutes; torch)
+	$(PY) -m bench.real
 
 lock: $(VENV)/.dev ## write requirements/*.lock anew (LOCK_ARGS=--upgrade for newer versions)
 	$(PIP) install --quiet uv
@@ -72,4 +78,8 @@ $(VENV)/.dev: requirements/dev.lock $(VENV)/.run
 
 $(VENV)/.s3: requirements/s3.lock $(VENV)/.run
 	$(INSTALL) -r requirements/s3.lock
+	@touch $@
+
+$(VENV)/.real: requirements/real.lock $(VENV)/.run
+	$(PIP) install --quiet -r requirements/real.lock
 	@touch $@

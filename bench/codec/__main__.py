@@ -23,9 +23,9 @@ OUT = Path("bench/out")
 _MEMORY = Path("/dev/shm")
 
 
-def data_sets(quick: bool, directory: Path) -> Iterator[tuple[Callable[[], DataSet], int]]:
+def data_sets(quick: bool, size: int, directory: Path) -> Iterator[tuple[Callable[[], DataSet], int]]:
     """What to load, one at a time, and how many turns to time it for."""
-    size, turns = (16 << 20, 3) if quick else (128 << 20, 5)
+    turns = 3 if quick else 5
     for percent in (1, 3, 5) if quick else (0.5, 1, 3, 5, 10):
         yield lambda p=percent: adam("bf16", p / 100, size), turns  # type: ignore[misc]
     for percent in (3,) if quick else (1, 3, 5):
@@ -40,21 +40,23 @@ def data_sets(quick: bool, directory: Path) -> Iterator[tuple[Callable[[], DataS
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.codec", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small data, under a minute on two cores")
+    parser.add_argument("--mib", type=int, help="dense MiB of a data set: 128, or 16 when quick")
     parser.add_argument("--kernels", default="numba", choices=["numba", "numpy"])
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--real", type=Path, default=REAL, help="where bench.real left its pairs")
     args = parser.parse_args(arguments)
     begun, kernels, results = time.monotonic(), get_kernels(args.kernels), []
+    size = (args.mib or (16 if args.quick else 128)) << 20
     args.out.mkdir(parents=True, exist_ok=True)
     where = _MEMORY if os.access(_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="dcr-bench-", dir=where) as scratch:
         print(f"shard and journal on {'a file system in memory' if where else 'the disk of ' + scratch}")
         print("dense bytes per CPU second of one thread, medians of turns; ratios are to memcpy in the same turns\n")
-        for load, rounds in data_sets(args.quick, args.real):
+        for load, rounds in data_sets(args.quick, size, args.real):
             results.append(run(load(), kernels, Path(scratch), rounds))
             if results[-1].family != "real":
                 print(table(results[-1]), end="\n\n", flush=True)
-        scaling = threads(adam("bf16", 0.03, (32 << 20) if args.quick else (128 << 20)), kernels, Path(scratch), 3)
+        scaling = threads(adam("bf16", 0.03, 2 * size if args.quick else size), kernels, Path(scratch), 3)
     _close(results, scaling)
     (args.out / "codec.json").write_text(json.dumps([asdict(row) for r in results for row in r.rows], indent=1))
     print(f"{args.out / 'codec.json'} written; {time.monotonic() - begun:.0f} s in all")

@@ -16,7 +16,7 @@ from dcr_mpi.synth import round_bf16
 _SCALES = np.geomspace(0.008, 0.1, 8)  # spreads of a model's matrices
 _UPDATE_SPREAD = 0.23  # of Adam's |m| / sqrt(v), as measured on a real transformer
 _COLUMNS = 4096
-_SAMPLE = 1 << 18
+_SAMPLE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,13 @@ def adam(kind: str, fraction: float, size: int, family: str = "adam") -> DataSet
     """fp32 masters of eight spreads, each moved by ``rate * N(0, 0.23^2)`` and rounded to ``kind`` before and after;
     one rate for all, such that ``fraction`` of the ``size`` bytes' words change."""
     rounded = _ROUND[kind]
-    samples = [_draws(kind, scale, 0, _SAMPLE) for scale in _SCALES]
-    low, high = 1e-16, 1.0
-    for _ in range(40):
+    drawn = [_draws(kind, scale, 0, _SAMPLE) for scale in _SCALES]
+    masters, updates = (np.concatenate(column) for column in zip(*drawn, strict=True))
+    before, low, high = rounded(masters), 1e-16, 1.0
+    for _ in range(24):
         middle = (low * high) ** 0.5
-        moved = [np.mean(rounded(m) != rounded(m - np.float32(middle) * u)) for m, u in samples]
-        low, high = (middle, high) if np.mean(moved) < fraction else (low, middle)
+        moved = np.mean(rounded(masters - np.float32(middle) * updates) != before)
+        low, high = (middle, high) if moved < fraction else (low, middle)
     rows = size // dtype(kind).word_bytes // len(_SCALES) // _COLUMNS
     tensors = []
     for k, scale in enumerate(_SCALES):
