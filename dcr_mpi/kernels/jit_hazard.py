@@ -10,12 +10,16 @@ import numpy as np
 
 from .api import Changes
 from .hazard import DIRECT, LOW, ONE, SCALE, VALUE_SCALE, Axis, Model
-from .jitting import jit
+from .jitting import inline, jit
 
 _u64 = np.uint64
 _LOW, _WORD = _u64(LOW), _u64(32)
 _MASK32 = _u64(0xFFFFFFFF)
-_CHUNK, _WINDOW = 4096, 16  # words summed at a time, and searched at a time
+_CHUNK, _WINDOW = 4096, 16  # words summed at a time (no rate is over 2^18.6, so 32 bits hold the sum), and searched
+_NEVER = np.int32((1 << 31) - 1)  # past every sum
+# By the highest 8 bits of a mass less one: how often it doubles until it is over a half, as far as they tell.
+_DOUBLINGS = np.array([8 - k.bit_length() for k in range(256)], np.int64)
+_COMMON = 4  # value tokens told apart without a branch
 CUT, PAST, BEHIND = -1, -2, -3  # faults: code ends early, positions past the last block, or inside what was skipped
 
 
@@ -88,6 +92,8 @@ class JitHazard:
             model.context,
             model.start,
             model.size,
+            _ends(model),
+            _DOUBLINGS,
             axis.halving,
             axis.inverse,
             axis.log2,
@@ -103,26 +109,36 @@ def _lookup(model: Model, base: np.ndarray) -> tuple[np.ndarray, int]:
     """Rates by ``word >> drop``, sign bit and all: one shift and one look-up per word."""
     bits = 8 * base.itemsize
     drop = model.shift if model.mask else bits - 1
-    return model.rate[np.arange(1 << (bits - drop)) & model.mask], drop
+    return model.rate[np.arange(1 << (bits - drop)) & model.mask].astype(np.int32), drop
+
+
+def _ends(model: Model) -> np.ndarray:
+    """Where each token's interval ends, int32 (contexts, tokens); at least ``_COMMON`` tokens."""
+    out = np.full((len(model.size), max(model.size.shape[1], _COMMON)), 1 << VALUE_SCALE, np.int32)
+    out[:, : model.size.shape[1]] = model.start + model.size
+    return out
+
+
+# Indices are unsigned throughout: a signed one is checked for being negative, as Python has it, at every access.
 
 
 @jit
 def _sums(base, at, count, rates, drop, sums):  # type: ignore[no-untyped-def]
     """Hazard before each of ``count`` words, and after the last: a branch-free pass, so that the walk over changes
     that follows pays for its mispredicted branches alone."""
-    x = np.int64(0)
-    for i in range(count):
+    x, first = np.int32(0), _u64(at)
+    for i in range(_u64(count)):
         sums[i] = x
-        x += rates[_u64(base[at + i]) >> _u64(drop)]
-    sums[count] = x
+        x += rates[_u64(base[first + i]) >> _u64(drop)]
+    sums[_u64(count)] = x
 
 
 @jit
 def _hazards(base, offsets, sizes, counts, positions, rates, drop, out):  # type: ignore[no-untyped-def]
-    sums = np.empty(_CHUNK + 1, np.int64)
-    k, carry = 0, np.int64(0)
+    sums = np.empty(_CHUNK + 1, np.int32)
+    k, carry = _u64(0), np.int64(0)
     for block in range(len(sizes)):
-        end = k + counts[block]
+        end = k + _u64(counts[block])
         for low in range(0, sizes[block], _CHUNK):
             count = min(_CHUNK, sizes[block] - low)
             _sums(base, offsets[block] + low, count, rates, drop, sums)
@@ -131,10 +147,10 @@ def _hazards(base, offsets, sizes, counts, positions, rates, drop, out):  # type
                 i = np.int64(positions[k]) - low
                 if i >= count:
                     break
-                out[k] = carry + sums[i] - since
-                carry, since = np.int64(0), sums[i + 1]
-                k += 1
-            carry += sums[count] - since
+                out[k] = carry + np.int64(sums[_u64(i)]) - since
+                carry, since = np.int64(0), np.int64(sums[_u64(i + 1)])
+                k += _u64(1)
+            carry += np.int64(sums[_u64(count)]) - since
 
 
 @jit
@@ -219,6 +235,16 @@ def _rans(start, size, scale, count, out):  # type: ignore[no-untyped-def]
     return w - 2
 
 
+@inline
+def _leave(x, w, code, start, size, bits):  # type: ignore[no-untyped-def]
+    """Leave an interval; whether the state then takes a word of code is a coin toss, so it is no branch. ``w`` past
+    the code says that there was none."""
+    x = size * (x >> bits) + ((x & ((_u64(1) << bits) - _u64(1))) - start)
+    short = x < _LOW
+    more = (x << _WORD) | _u64(code[min(w, _u64(len(code) - 1))])
+    return (more if short else x), w + _u64(short)
+
+
 @jit
 def _decode(  # type: ignore[no-untyped-def]
     base,
@@ -233,6 +259,8 @@ def _decode(  # type: ignore[no-untyped-def]
     context,
     vstart,
     vsize,
+    vend,
+    doublings,
     halving,
     inverse,
     log2,
@@ -242,98 +270,94 @@ def _decode(  # type: ignore[no-untyped-def]
     coded,
 ):
     x = (_u64(code[0]) << _WORD) | _u64(code[1])
-    w, k = 2, 0
+    w, limit, k = _u64(2), _u64(len(code)), _u64(0)
     top = (1 << log2) - 1
     left = np.int64(ONE) >> (end >> log2)  # mass past the axis' end
-    slots, values = _u64(ONE - 1), _u64((1 << VALUE_SCALE) - 1)
     # A chunk of words at a time is summed: words ``low`` to ``low + count`` of ``block``, ``i`` words of it are done.
-    sums = np.empty(_CHUNK + 1 + _WINDOW, np.int64)
-    block, low, count, i = -1, np.int64(0), np.int64(0), np.int64(0)
+    sums = np.zeros(_CHUNK + 1 + _WINDOW, np.int32)
+    block, low, count, i = -1, np.int64(0), np.int64(0), _u64(0)
     hazard, skipped = np.int64(0), np.int64(0)  # since the last change: before the word ``i``, and of that, escaped
     if x < _LOW:
         return CUT  # no coder leaves such a state, and none of the steps below would be bounded by the code
-    while k < total:
-        slot = np.int64(x & slots)
-        mass = np.int64(ONE) - slot
+    while k < _u64(total):
+        mass = np.int64(ONE) - np.int64(x & _u64(ONE - 1))
         if mass <= left:
-            x = _u64(left) * (x >> _u64(SCALE)) + _u64(slot - (np.int64(ONE) - left))
-            if x < _LOW:
-                if w >= len(code):
-                    return CUT
-                x, w = (x << _WORD) | _u64(code[w]), w + 1
+            x, w = _leave(x, w, code, _u64(ONE - left), _u64(left), _u64(SCALE))
+            if w > limit:
+                return CUT
             skipped += end
             if skipped > np.int64(1) << 60:
                 return PAST
             continue
-        halvings = 0
+        # The hazard that the state points at. What a coin decides is no branch here; the loops are for rare cases.
+        halvings = doublings[_u64(mass - 1) >> _u64(SCALE - 8)]
+        mass <<= halvings
         while mass <= ONE >> 1:
             mass <<= 1
             halvings += 1
-        j = inverse[(np.int64(ONE) - mass) >> (SCALE - 1 - log2)]
-        while j < top and np.int64(halving[j + 1]) >= mass:
+        j = np.int64(inverse[_u64(ONE - mass) >> _u64(SCALE - 1 - log2)])
+        j += j < top and np.int64(halving[_u64(min(j + 1, top))]) >= mass
+        j += j < top and np.int64(halving[_u64(min(j + 1, top))]) >= mass
+        while j < top and np.int64(halving[_u64(j + 1)]) >= mass:
             j += 1
-        target = (halvings << log2) + np.int64(j) + skipped
+        target = (halvings << log2) + j + skipped
         while True:
-            goal = target - hazard + sums[i]
-            if count > 0 and sums[count] > goal:
+            goal = target - hazard + np.int64(sums[i])
+            rest = np.int64(sums[_u64(count)])
+            if rest > goal:
                 break
-            hazard += sums[count] - sums[i] if count > 0 else 0
+            hazard += rest - np.int64(sums[i])
             low += count
             if block < 0 or low >= sizes[block]:
                 block, low = block + 1, np.int64(0)
                 if block >= len(sizes):
                     return PAST
-            count, i = min(np.int64(_CHUNK), sizes[block] - low), np.int64(0)
+            count, i = min(np.int64(_CHUNK), sizes[block] - low), _u64(0)
             _sums(base, offsets[block] + low, count, rates, drop, sums)
-            for j in range(count + 1, count + 1 + _WINDOW):
-                sums[j] = np.int64(1) << 62
+            sums[count + 1 : count + 1 + _WINDOW] = _NEVER
         # The first word whose sum passes the goal: whole windows by comparison, the last by counting, branch-free.
-        first = i
-        while sums[first + _WINDOW] <= goal:
-            first += _WINDOW
-        passed = np.int64(0)
-        for j in range(1, _WINDOW + 1):
-            passed += sums[first + j] <= goal
-        word = first + passed
-        own = sums[word + 1] - sums[word]
-        exponent = np.int64((_u64(base[offsets[block] + low + word]) >> _u64(shift)) & _u64(mask))
-        hazard += sums[word] - sums[i]
-        before = hazard - skipped
+        word, reach = i, np.int32(goal)
+        while sums[word + _u64(_WINDOW)] <= reach:
+            word += _u64(_WINDOW)
+        passed = np.int32(0)
+        for step in range(1, _WINDOW + 1):
+            passed += np.int32(sums[word + _u64(step)] <= reach)
+        word += _u64(passed)
+        own = np.int64(sums[word + _u64(1)]) - np.int64(sums[word])
+        before = hazard + np.int64(sums[word]) - np.int64(sums[i]) - skipped
         if before < 0:
             return BEHIND
-        first = _below(halving, log2, before)
-        after = _below(halving, log2, min(before + own, end))
-        x = _u64(after - first) * (x >> _u64(SCALE)) + _u64(slot - first)
-        if x < _LOW:
-            if w >= len(code):
-                return CUT
-            x, w = (x << _WORD) | _u64(code[w]), w + 1
+        start = _below(halving, log2, before)
+        size = _below(halving, log2, min(before + own, end)) - start
+        x, w = _leave(x, w, code, _u64(start), _u64(size), _u64(SCALE))
+        if w > limit:
+            return CUT
         skipped = hazard = np.int64(0)
-        row = context[exponent]
-        slot, token = np.int64(x & values), 0
-        while slot >= vstart[row, token] + vsize[row, token]:
-            token += 1
+        exponent = (_u64(base[_u64(offsets[block] + low) + word]) >> _u64(shift)) & _u64(mask)
+        row = _u64(context[exponent])
+        slot, token = np.int32(x & _u64((1 << VALUE_SCALE) - 1)), _u64(0)
+        for common in range(_COMMON):
+            token += _u64(slot >= vend[row, _u64(common)])
+        while slot >= vend[row, token]:
+            token += _u64(1)
         if vsize[row, token] != 1 << VALUE_SCALE:
-            x = _u64(vsize[row, token]) * (x >> _u64(VALUE_SCALE)) + _u64(slot - vstart[row, token])
-            if x < _LOW:
-                if w >= len(code):
-                    return CUT
-                x, w = (x << _WORD) | _u64(code[w]), w + 1
-        value = _u64(token)
-        if token >= DIRECT:
-            bits = 4 + (token - DIRECT) // 2 - 1
-            value = _u64(2 + (token - DIRECT) % 2)
+            x, w = _leave(x, w, code, _u64(vstart[row, token]), _u64(vsize[row, token]), _u64(VALUE_SCALE))
+            if w > limit:
+                return CUT
+        value = token
+        if token >= _u64(DIRECT):
+            bits = 3 + (np.int64(token) - DIRECT) // 2
+            value = _u64(2) + (token - _u64(DIRECT)) % _u64(2)
             while bits > 0:
                 step = _u64(min(bits, 16))
                 bits -= min(bits, 16)
-                value = (value << step) | (x & ((_u64(1) << step) - _u64(1)))
-                x >>= step
-                if x < _LOW:
-                    if w >= len(code):
-                        return CUT
-                    x, w = (x << _WORD) | _u64(code[w]), w + 1
-        positions[k], coded[k] = low + word, value
+                low_bits = x & ((_u64(1) << step) - _u64(1))
+                value = (value << step) | low_bits
+                x, w = _leave(x, w, code, low_bits, _u64(1), step)
+                if w > limit:
+                    return CUT
+        positions[k], coded[k] = _u64(low) + word, value
         counts[block] += 1
-        k += 1
-        i = word + 1
-    return w if x == _LOW else CUT
+        k += _u64(1)
+        i = word + _u64(1)
+    return np.int64(w) if x == _LOW else CUT
