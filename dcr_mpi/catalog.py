@@ -51,9 +51,15 @@ class Catalog:
 
     # -- typed objects ----------------------------------------------------------------------------------------
 
-    def policy(self) -> tuple[Policy, str]:
-        """The policy and the SHA-256 of its text, which everything else is bound to."""
-        raw = self._need(self.policy_key(), "run dcr init at the trainer first")
+    def policy(self, known_by: str = "") -> tuple[Policy, str]:
+        """The policy and the SHA-256 of its text, which everything else is bound to.
+
+        ``known_by``: who has met this policy before, if anybody has; a store without it is then no first start.
+        """
+        remedy = (
+            f"check store.url: {known_by}; do not run dcr init" if known_by else "run dcr init at the trainer first"
+        )
+        raw = self._need(self.policy_key(), remedy)
         return loads(Policy, raw, self.policy_key()), sha256(raw)
 
     def put_policy(self, policy: Policy) -> str:

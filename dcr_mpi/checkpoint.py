@@ -11,7 +11,7 @@ import numpy as np
 
 from .digest import sha256
 from .dtypes import dtype, is_container
-from .errors import GeometryError
+from .errors import GeometryError, from_os_error
 from .hdf5 import Dataset, Inventory, ShardReader, checkpoint_inventory, inventory
 from .jsonable import dumps
 from .layout import Place
@@ -130,6 +130,9 @@ def fingerprint(directory: Path, layout: Layout) -> dict[str, list[int]]:
     """Size, mtime (ns) and inode of every shard: equal fingerprints mean that nobody wrote in between."""
     out = {}
     for shard in layout.shards:
-        stat = (directory / shard.file).stat()
+        try:
+            stat = (directory / shard.file).stat()
+        except OSError as error:
+            raise from_os_error(error, f"shard {directory / shard.file}") from error
         out[shard.file] = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
     return out

@@ -24,7 +24,8 @@ from ..jsonable import dumps, loads
 from ..kernels.api import Kernels
 from ..model import Decision, Manifest, Policy, Receipt, ReplicaRecord, SiteLayout
 from .ports import Ports
-from .replica import Replica
+from .prepare import next_version
+from .replica import RESTORE, Replica
 from .state import checkpoint_lanes
 
 
@@ -95,11 +96,12 @@ def apply(ports: Ports, job: ApplyJob) -> Receipt:
 
 def _plan(ports: Ports, job: ApplyJob, replica: Replica) -> _Plan:
     record, catalog = replica.need(), ports.catalog
-    _, policy_sha = catalog.policy()
+    _, policy_sha = catalog.policy(f"replica {replica.directory} is at version {record.version} of it")
     check_policy(record.policy_sha256, policy_sha, f"replica {replica.directory}")
     layout = catalog.layout(job.site)
     version = _version(job, replica, record)
     if version == record.version and record.applying is None:
+        _check_newest(ports, job, replica, record)
         manifest, digest = catalog.sealed(version)
         return _Plan("done", record, layout, digest, manifest)
     if record.applying is not None and version != record.applying:
@@ -116,6 +118,19 @@ def _plan(ports: Ports, job: ApplyJob, replica: Replica) -> _Plan:
     manifest, digest = catalog.sealed(version)
     _check_prepared(replica, decision, digest, version)
     return _Plan("apply", record, layout, digest, manifest)
+
+
+def _check_newest(ports: Ports, job: ApplyJob, replica: Replica, record: ReplicaRecord) -> None:
+    """Nothing is prepared: that is fine only where no later version was committed."""
+    following = next_version(ports, record) if job.version is None else None
+    decision = ports.catalog.decision(following) if following is not None else None
+    if decision is not None and decision.commit:
+        raise NotReady(
+            f"version {following} at {replica.directory}",
+            found=f"version {record.version} and nothing prepared",
+            expected="a finished prepare of the committed version",
+            remedy=f"run dcr refit --site {replica.site} first (--catch-up also applies)",
+        )
 
 
 def _version(job: ApplyJob, replica: Replica, record: ReplicaRecord) -> int:
@@ -227,7 +242,7 @@ def _patch(fd: int, patch: Patch, kernels: Kernels, names: Sequence[str], path: 
             f"dataset {names[patch.dataset]!r} of {path}, words {patch.start}..{stop} of its box",
             found="another digest after patching",
             expected="the target's",
-            remedy="the replica was changed after prepare: restore it from an anchor",
+            remedy="the replica was changed after prepare. " + RESTORE,
         )
     for (a, b, first, _), window in zip(windows, held, strict=True):
         patch.region.put(window, a, b, block[a - patch.start : b - patch.start])
@@ -262,7 +277,7 @@ def _verify(ports: Ports, replica: Replica, plan: _Plan) -> None:
                     f"tensor {spec.name!r} after apply",
                     found=have[:16],
                     expected=want[:16],
-                    remedy="run dcr apply again; if it stays, restore the replica from an anchor",
+                    remedy="run dcr apply again; if it stays so: " + RESTORE,
                 )
 
 
@@ -272,6 +287,7 @@ def _close(ports: Ports, replica: Replica, plan: _Plan) -> Receipt:
         "applied", replica.site, plan.manifest, plan.manifest_sha256, detail={"action": plan.action}
     )
     if plan.action != "discard":
-        receipt = ports.catalog.put_receipt(receipt)
+        standing = ports.catalog.put_receipt(receipt)
         replica.drop_journals(plan.manifest.version)
+        return receipt if plan.action == "done" else standing
     return receipt

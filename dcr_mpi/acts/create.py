@@ -56,8 +56,10 @@ class _Plan:
     exists: bool
 
 
-def create_replica(ports: Ports, job: CreateJob) -> ReplicaRecord:
-    """Create a site's replica at a committed version. Every rank calls it; a finished one is left alone.
+def create_replica(ports: Ports, job: CreateJob) -> tuple[ReplicaRecord, bool]:
+    """Create a site's replica at a committed version: its record, and whether it was created now.
+
+    Every rank calls it; a finished replica is left alone, and its bits are not looked at.
 
     Raises
     ------
@@ -78,7 +80,7 @@ def create_replica(ports: Ports, job: CreateJob) -> ReplicaRecord:
         if not plan.exists:
             _fill(ports, job, replica, policy, plan)
         raw = ports.once("replica record", lambda: dumps(replica.need()))
-        return loads(ReplicaRecord, raw, "replica record")
+        return loads(ReplicaRecord, raw, "replica record"), not plan.exists
     finally:
         if lease is not None:
             lease.release()
@@ -98,6 +100,13 @@ def _plan(ports: Ports, job: CreateJob, replica: Replica) -> _Plan:
                 found=f"a replica of site {record.site!r}",
                 expected=f"none, or one of {job.site!r}",
                 remedy="choose another directory, or remove this one first",
+            )
+        if job.source is not None:
+            raise Conflict(
+                f"replica {replica.directory}",
+                found=f"a replica at version {record.version}",
+                expected="none, to fill one from a checkpoint",
+                remedy="remove the directory first, or leave --from out",
             )
         return _Plan(policy_sha, layout, catalog.sealed(record.version)[0], True)
     for shard in layout.layout.shards:

@@ -17,6 +17,7 @@ from ..kernels.api import Changes, Kernels
 from ..layout import Place, Placement, Span, geometry_rows, part_spans, tile_region
 from ..model import Manifest, Policy, Tiling
 from ..wire import PartHeader, unpack_part
+from .replica import RESTORE
 
 
 class Landing:
@@ -153,7 +154,7 @@ class Landing:
             self._where(table, block),
             found="other bytes in the replica",
             expected=f"those of version {self._manifest.base}",
-            remedy="the replica is untouched; dcr verify names what differs, and an anchor restores it",
+            remedy="the replica is untouched; dcr verify names what differs. " + RESTORE,
         )
 
     def _where(self, table: BlockTable, block: int) -> str:

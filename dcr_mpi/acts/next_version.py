@@ -55,18 +55,24 @@ class Next:
 
 
 def find_standing(catalog: Catalog, job: EncodeJob) -> Standing:
-    """The version asked for, where it is sealed and decided already and was made of these very shards: a re-run."""
+    """The last committed version, where it was made of these very shards: a re-run."""
     record = BaselineRecord(job.state_directory)
     record.settle(catalog)
     known = record.baseline()
-    if job.version is None or known is None or known.version != job.version or not catalog.decision(job.version):
+    if known is None or known.version == 0 or job.version not in (None, known.version):
         return Standing()
     policy, policy_sha = catalog.policy()
-    files = {name: tuple(stat) for name, stat in fingerprint(job.new, policy.trainer).items()}
-    if (known.policy_sha256, known.directory, known.files) != (policy_sha, str(job.new.resolve()), files):
+    if known.policy_sha256 != policy_sha or not _is_source(known, job.new, policy):
         return Standing()
-    manifest, digest = catalog.sealed(job.version)
+    manifest, digest = catalog.sealed(known.version)
     return Standing(digest, manifest)
+
+
+def _is_source(source: Source, directory: Path, policy: Policy) -> bool:
+    """Whether a record is about this directory as it is now."""
+    if Path(source.directory) != directory.resolve() or not directory.is_dir():
+        return False
+    return source.files == {name: tuple(stat) for name, stat in fingerprint(directory, policy.trainer).items()}
 
 
 def find_next(catalog: Catalog, job: EncodeJob, policy: Policy) -> Next:
@@ -89,6 +95,14 @@ def find_next(catalog: Catalog, job: EncodeJob, policy: Policy) -> Next:
             found=job.version,
             expected=f"{version}, the next of this policy",
             remedy="leave it out, or look at dcr status",
+        )
+    sealed = record.pending()
+    if sealed is not None and sealed.version == version and not _is_source(sealed, job.new, policy):
+        raise Conflict(
+            f"version {version}",
+            found=f"sealed from {sealed.directory} and undecided",
+            expected=f"a decision before {job.new} is encoded",
+            remedy="dcr commit once the sites have prepared it, or dcr commit --abort",
         )
     base, _ = catalog.last_committed(version - 1)
     directory, trusted = _base_directory(job, policy, policy_sha, base, known)
@@ -158,8 +172,14 @@ def _base_directory(
             expected="two directories",
             remedy="keep the baseline until the next version is committed",
         )
-    files = {name: tuple(stat) for name, stat in fingerprint(directory, policy.trainer).items()}
-    return directory, mine is not None and Path(mine.directory) == directory and mine.files == files
+    if not directory.is_dir():
+        raise BaseMismatch(
+            f"baseline of version {base.version}",
+            found=f"no directory {directory}{' (as recorded)' if job.base is None else ''}",
+            expected="its shards",
+            remedy="put it back, or name another copy with --base; its bits are checked",
+        )
+    return directory, mine is not None and _is_source(mine, directory, policy)
 
 
 def _holds(source: Source, policy_sha: str, version: Manifest) -> bool:

@@ -18,7 +18,7 @@ from ..model import Manifest, Policy, Receipt, ReplicaRecord, SiteLayout, Tiling
 from .landing import Landing
 from .ports import Ports
 from .relay import relay
-from .replica import Replica
+from .replica import RESTORE, Replica
 from .tiling import load_tiling
 
 
@@ -99,14 +99,14 @@ def check_fits(tiling: Tiling, site: SiteLayout, version: int) -> None:
             found=have,
             expected=f"tiles for {site.site!r} with layout {digest[:16]}",
             remedy="let the trainer list this site in its configuration (trainer.sites): versions encoded from then on "
-            f"fit; create the replica from the last one before (dcr init --site {site.site} --from DIR)",
+            f"fit; to join at the last one before, remove the replica and run dcr init --site {site.site} --from DIR",
         )
 
 
 def _plan(ports: Ports, job: PrepareJob, replica: Replica) -> _Plan:
     record = replica.need()
     catalog = ports.catalog
-    _, policy_sha = catalog.policy()
+    _, policy_sha = catalog.policy(f"replica {replica.directory} is at version {record.version} of it")
     check_policy(record.policy_sha256, policy_sha, f"replica {replica.directory}")
     if record.applying is not None:
         raise NotReady(
@@ -145,7 +145,7 @@ def _plan(ports: Ports, job: PrepareJob, replica: Replica) -> _Plan:
             f"replica {replica.directory}",
             found=f"version {record.version}, state {record.state[:16]}",
             expected=f"version {manifest.base}, state {manifest.base_state[:16]}: version {version} is made from it",
-            remedy="let dcr refit choose the next version in the chain, or restore the replica from an anchor",
+            remedy="let dcr refit choose the next version in the chain (--catch-up takes them all). Or: " + RESTORE,
         )
     return _Plan(manifest_sha, manifest, record, layout)
 

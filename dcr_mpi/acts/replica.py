@@ -14,6 +14,8 @@ from ..jsonable import dumps, loads
 from ..lease import Lease
 from ..model import Layout, ReplicaRecord
 
+RESTORE = "Restore it: remove the directory, then dcr init --site SITE and dcr refit --site SITE --catch-up"
+
 
 class Replica:
     """Paths and record of one replica. Shards lie in ``directory``; nothing else in it is ever touched."""
@@ -87,7 +89,7 @@ class Replica:
                 f"replica shard {found.path}",
                 found=f"{found.size} bytes",
                 expected=f"{record.files.get(found.file)}",
-                remedy="somebody changed it: create the replica anew from an anchor",
+                remedy="somebody changed it. " + RESTORE,
             )
 
     def binding(self, manifest_sha256: str, found: Inventory) -> Binding:

@@ -6,11 +6,9 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from ..acts.apply import apply
-from ..acts.baseline import BaselineRecord
 from ..acts.commit import abort, decide
 from ..acts.create import CreateJob, create_replica
 from ..acts.encode import encode
@@ -18,9 +16,9 @@ from ..acts.init import InitJob, init_policy, register_site
 from ..acts.next_version import EncodeJob
 from ..acts.ports import Ports
 from ..acts.prepare import PrepareJob, next_version, prepare
-from ..acts.replica import Replica
+from ..acts.replica import RESTORE, Replica
 from ..acts.state import checkpoint_lanes
-from ..checkpoint import Checkpoint, fingerprint
+from ..checkpoint import Checkpoint
 from ..config import Config
 from ..digest import state_digest
 from ..errors import BaseMismatch, Conflict, NotReady, UsageError, VerifyFailed
@@ -52,9 +50,9 @@ def cmd_init(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
     if args.register_only:
         return {"act": "registered", "site": args.site}
     create = CreateJob(args.site, site.replica, args.source, None, config.relay.degree, config.relay.window)
-    record = create_replica(ports, create)
+    record, created = create_replica(ports, create)
     return {
-        "act": "created",
+        "act": "created" if created else "there already, its bits not looked at (dcr verify does)",
         "site": args.site,
         "version": record.version,
         "state": record.state,
@@ -182,7 +180,9 @@ def _all_but(ports: Ports, version: int, without: Sequence[str]) -> list[str]:
 
 
 def cmd_apply(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
-    return to_plain(apply(ports, apply_job(config, args.site, args.number, args.wait)))
+    receipt = apply(ports, apply_job(config, args.site, args.number, args.wait))
+    acts = {"apply": "applied", "discard": "aborted, journals dropped", "done": "up to date"}
+    return {**to_plain(receipt), "act": acts[receipt.detail["action"]]}
 
 
 def cmd_verify(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
@@ -221,7 +221,7 @@ def cmd_verify(ports: Ports, config: Config, args: argparse.Namespace) -> Result
             subject,
             found=f"{len(wrong)} tensors with other bits: {wrong[:5]}",
             expected=f"the bits of version {version}",
-            remedy="restore it from an anchor; if it is a training checkpoint, look which step it is",
+            remedy=RESTORE if args.site is not None else "look which step these shards are",
         )
     state = state_digest(policy.tensors, lanes)
     if state != want["state"]:
@@ -254,8 +254,7 @@ def cmd_run(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
         acts[name if subject == "trainer" else f"{name} {subject}"] = result
         return result
 
-    number = json.loads(ports.once("version made of it", lambda: dumps(_made_of(ports, config, args.new))))
-    encode_args = argparse.Namespace(new=args.new, base=args.base, number=number)
+    encode_args = argparse.Namespace(new=args.new, base=args.base, number=None)
     sealed = act("encode", "trainer", lambda own: cmd_encode(own, config, encode_args))
     number = sealed["version"]
     for site in config.trainer.sites:
@@ -273,17 +272,6 @@ def _refit(ports: Ports, config: Config, site: str, version: int) -> Result:
     job = prepare_job(config, site, version, 0.0)
     receipt = None if _finish(ports, config, job) == [version] else prepare(ports, job)
     return _up_to_date(ports, job) if receipt is None else to_plain(receipt)
-
-
-def _made_of(ports: Ports, config: Config, new: Path) -> int | None:
-    """The newest committed version, where it was made of these very shards."""
-    record = BaselineRecord(config.trainer.state)
-    record.settle(ports.catalog)
-    known, (policy, digest) = record.baseline(), ports.catalog.policy()
-    if known is None or known.version == 0 or (known.policy_sha256, known.directory) != (digest, str(new.resolve())):
-        return None
-    files = {name: tuple(stat) for name, stat in fingerprint(new, policy.trainer).items()}
-    return known.version if known.files == files else None
 
 
 def _plain(raw: bytes) -> Result:

@@ -78,8 +78,12 @@ def run(comm: Comm, main: Callable[[], int]) -> int:
         comm.barrier("end of the job")
         comm.finalize()
         return code
+    except KeyboardInterrupt:
+        sys.stderr.write("dcr: interrupted; run the same command again to go on\n" if comm.rank == 0 else "")
+        comm.abort(130)
+        os._exit(130)
     except BaseException as error:
-        code = error.code if isinstance(error, DcrError) else 130 if isinstance(error, KeyboardInterrupt) else 1
+        code = error.code if isinstance(error, DcrError) else 1
         if not isinstance(error, PeerFailed) or not error.what.startswith("rank "):
             where = f"[{comm.rank}/{comm.size} {socket.gethostname()}]"
             sys.stderr.write(f"{where} error ({type(error).__name__}, exit code {code}): {error}\n")

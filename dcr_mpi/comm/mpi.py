@@ -8,6 +8,7 @@ will never join. Messages are 1-D contiguous bytes in chunks far below the 2 GiB
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 import time
@@ -44,8 +45,23 @@ def initialize() -> Any:
             expected="one that mpi4py can load",
             remedy="install an MPI (pip install mpich, or your site's module) in this environment",
         ) from None
+    _check_launcher(MPI.Get_library_version(), os.environ)
     MPI.Init_thread(MPI.THREAD_FUNNELED)
     return MPI
+
+
+def _check_launcher(library: str, env: Mapping[str, str]) -> None:
+    """Refuse another MPI's mpirun before MPI is initialised: its own message would not say what to do."""
+    mine = "Open MPI" if "Open MPI" in library else "MPICH" if "MPICH" in library else ""
+    theirs = "Open MPI" if "OMPI_COMM_WORLD_SIZE" in env else "MPICH" if "HYDI_CONTROL_FD" in env else ""
+    if mine and theirs and mine != theirs:
+        raise LaunchError(
+            "launcher",
+            found=f"the mpirun of {theirs}",
+            expected=f"that of {mine}, which mpi4py loads ({library.splitlines()[0].strip()[:60]})",
+            remedy="start with the mpirun beside this Python (.venv/bin/mpirun), or name the other library in "
+            "MPI4PY_LIBMPI, or build mpi4py against it",
+        )
 
 
 class MpiComm:

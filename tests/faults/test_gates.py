@@ -107,8 +107,8 @@ def test_applied_twice_is_applied_once(local: Local, steps: list[Path]) -> None:
     local.cycle(steps[1])
     before, files = local.words(), fingerprint(local.replica.directory, SITE)
     first = local.ports.catalog.receipt(1, "applied", "s")
-    assert first is not None
-    assert local.apply(1) == first[0]
+    assert local.apply(1).detail["action"] == "done"
+    assert local.ports.catalog.receipt(1, "applied", "s") == first
     assert (local.words(), fingerprint(local.replica.directory, SITE)) == (before, files)
 
 
@@ -156,6 +156,9 @@ def test_a_site_that_was_not_waited_for_prepares_and_applies_late(local: Local, 
 def test_two_publishers_of_one_version(local: Local, steps: list[Path], tmp_path: Path) -> None:
     """The first sealed manifest stands; the other publisher learns that it lost; encoding the same again is fine."""
     local.encode(steps[1])
+    with pytest.raises(Conflict, match="undecided, expected a decision before"):
+        local.encode(steps[2])
+    (tmp_path / "state/pending.json").unlink()  # the other publisher has records of its own
     other = Local(tmp_path, TRAINER, SITE)
     with pytest.raises(Conflict, match="another publisher sealed this version"):
         other.encode(steps[2], base=steps[0])
@@ -166,8 +169,9 @@ def test_a_wrong_base_directory_is_refused(local: Local, steps: list[Path], tmp_
     local.cycle(steps[1])
     with pytest.raises(BaseMismatch, match="base checkpoint"):
         local.encode(steps[3], base=steps[2])
+    assert local.encode(steps[1]).version == 1, "encoding a committed checkpoint again is a re-run"
     with pytest.raises(UsageError, match="as base and as new"):
-        local.encode(steps[1])
+        local.encode(steps[2], base=steps[2])
     shutil.rmtree(tmp_path / "state")
     with pytest.raises(UsageError, match="no record of a directory"):
         local.encode(steps[2])
