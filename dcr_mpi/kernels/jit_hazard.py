@@ -320,8 +320,8 @@ def _decode(  # type: ignore[no-untyped-def]
         while sums[word + _u64(_WINDOW)] <= reach:
             word += _u64(_WINDOW)
         passed = np.int32(0)
-        for step in range(1, _WINDOW + 1):
-            passed += np.int32(sums[word + _u64(step)] <= reach)
+        for near in range(1, _WINDOW + 1):
+            passed += np.int32(sums[word + _u64(near)] <= reach)
         word += _u64(passed)
         own = np.int64(sums[word + _u64(1)]) - np.int64(sums[word])
         before = hazard + np.int64(sums[word]) - np.int64(sums[i]) - skipped
@@ -346,7 +346,7 @@ def _decode(  # type: ignore[no-untyped-def]
                 return CUT
         value = token
         if token >= _u64(DIRECT):
-            bits = 3 + (np.int64(token) - DIRECT) // 2
+            bits = 3 + int(np.int64(token) - DIRECT) // 2
             value = _u64(2) + (token - _u64(DIRECT)) % _u64(2)
             while bits > 0:
                 step = _u64(min(bits, 16))
