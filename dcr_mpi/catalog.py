@@ -16,6 +16,7 @@ from .model import Decision, Manifest, Open, PartEntry, Policy, Receipt, SiteLay
 from .store.api import Store
 
 T = TypeVar("T")
+_MAX_PART = 8 << 30
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -114,7 +115,27 @@ class Catalog:
     def manifest(self, version: int, anchor: bool = False) -> tuple[Manifest, str] | None:
         key = self.version_key(version, "manifest.json", anchor)
         raw = self.store.get(key, limit=MAX_JSON)
-        return None if raw is None else (loads(Manifest, raw, key), sha256(raw))
+        if raw is None:
+            return None
+        manifest = loads(Manifest, raw, key)
+        self._check_manifest(manifest, version, anchor, key)
+        return manifest, sha256(raw)
+
+    def _check_manifest(self, manifest: Manifest, version: int, anchor: bool, key: str) -> None:
+        """Every number that is acted on must be what this version's encode would have written."""
+        parts = manifest.parts
+        good = manifest.version == version and all(
+            p.index == k and p.key == self.part_key(version, k, p.sha256, anchor) and 0 < p.size <= _MAX_PART
+            for k, p in enumerate(parts)
+        )
+        sums = (sum(p.size for p in parts), sum(p.elements for p in parts), sum(p.changed for p in parts))
+        if not good or sums != (manifest.payload_bytes, manifest.elements, manifest.changed):
+            raise CorruptInput(
+                key,
+                found="part keys, sizes or sums that do not follow from each other",
+                expected=f"the manifest of version {version}",
+                remedy="somebody wrote it who is no dcr encode: look at who may write to the store, abort this version",
+            )
 
     def put_manifest(self, manifest: Manifest, anchor: bool = False) -> str:
         key = self.version_key(manifest.version, "manifest.json", anchor)
@@ -193,7 +214,7 @@ class Catalog:
         def exists(version: int) -> bool:
             return self.store.stat(self.version_key(version, "open.json")) is not None
 
-        low, step = hint, 1
+        low, step = hint if hint and exists(hint) else 0, 1  # a hint from another store is no version of this one
         while exists(low + step):
             low, step = low + step, step * 2
         high = low + step

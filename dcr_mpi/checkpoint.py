@@ -127,12 +127,12 @@ def geometry_sha256(found: Inventory) -> str:
 
 
 def fingerprint(directory: Path, layout: Layout) -> dict[str, list[int]]:
-    """Size, mtime (ns) and inode of every shard: equal fingerprints mean that nobody wrote in between."""
+    """Size, mtime and ctime (ns) and inode of every shard: while they are equal, nobody wrote in between."""
     out = {}
     for shard in layout.shards:
         try:
             stat = (directory / shard.file).stat()
         except OSError as error:
             raise from_os_error(error, f"shard {directory / shard.file}") from error
-        out[shard.file] = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+        out[shard.file] = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
     return out

@@ -71,6 +71,7 @@ class RelayConfig:
     window: int
     chunk_mib: float
     timeout_s: float
+    patience_s: float
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import numpy as np
 
 from . import durable
 from .digest import BLOCK_DIGEST_BYTES, Lanes, block_digest
-from .errors import CorruptInput, from_os_error
+from .errors import CorruptInput, ResourceError, from_os_error
 from .jsonable import dumps, loads, to_plain
 from .region import Region
 
@@ -71,14 +71,16 @@ class Frame:
 
 
 class JournalWriter:
-    """Opens or goes on with a journal. ``done`` are the parts whose frames are whole, ``lanes`` their sum by tensor.
+    """Opens or goes on with a journal. ``done`` are the parts whose frames are whole.
 
-    A journal with another binding (an earlier try at another manifest, a rewritten shard) is started over.
+    A finished journal stays as it is, byte by byte, until a part is added to it. A journal with another binding (an
+    earlier try at another manifest, a rewritten shard) is started over.
     """
 
     def __init__(self, path: Path, binding: Binding) -> None:
         self.path = path
         self.done: set[int] = set()
+        self.finished = False
         self.frames: list[tuple[int, dict[int, Lanes]]] = []
         self.bytes = 0
         durable.make_dirs(path.parent)
@@ -94,12 +96,15 @@ class JournalWriter:
             at = _check_header(self._fd, binding, str(self.path))
             for kind, part, payload, end in _frames(self._fd, at, str(self.path)):
                 if kind != _PART:
+                    self.finished = part == len(self.done)
                     break
                 self.done.add(part)
                 self.frames.append((part, _unpack_lanes(payload, str(self.path))[0]))
                 at = end
         except CorruptInput:
             pass  # a torn tail, or no journal of ours: what was whole so far stands
+        if self.finished:
+            return at
         os.ftruncate(self._fd, at)
         if not at:
             text = dumps(binding)
@@ -110,13 +115,24 @@ class JournalWriter:
     def append(self, part: int, frame: Frame) -> None:
         """Add one part's frame."""
         payload = b"".join([_pack_lanes(frame.lanes), *map(_pack_patch, frame.patches)])
+        if len(payload) > _MAX_FRAME:
+            raise ResourceError(
+                f"journal {self.path}",
+                found=f"{len(payload)} bytes for part {part}",
+                expected=f"at most {_MAX_FRAME}",
+                remedy="encode with a smaller codec.part_mib",
+            )
+        if self.finished:
+            os.ftruncate(self._fd, self._end)
+            self.finished = False
         self._frame(_PART, part, payload)
         self.done.add(part)
         self.frames.append((part, frame.lanes))
 
     def finish(self) -> None:
         """Write the end frame, make everything durable, close."""
-        self._frame(_END, len(self.done), b"")
+        if not self.finished:
+            self._frame(_END, len(self.done), b"")
         try:
             durable.sync(self._fd)
         except OSError as error:
@@ -176,6 +192,12 @@ def read_journal(path: Path, binding: Binding) -> Iterator[tuple[int, Patch]]:
         raise _bad(str(path), "no end frame", "a finished journal")
     finally:
         os.close(fd)
+
+
+def check_journal(path: Path, binding: Binding) -> None:
+    """Read a finished journal through, so that nothing is begun with a damaged one; raises as :func:`read_journal`."""
+    for _ in read_journal(path, binding):
+        pass
 
 
 def describe(path: Path) -> dict[str, object]:

@@ -15,11 +15,12 @@ import re
 import socket
 import threading
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from . import durable
-from .errors import Conflict
+from .errors import Conflict, DcrError
 
 _NAME = re.compile(r"lease-([0-9]{8})")
 
@@ -75,8 +76,10 @@ class Lease:
         """Give the lease back; the file stays, marked, so that epochs keep rising."""
         self._stop.set()
         self._beat.join()
-        if max(self._epochs(), default=0) == self.epoch:
-            durable.replace(self._path, json.dumps({**self._me, "released": True}).encode())
+        # Not worth an error of its own, or in place of the one that ends this act: a dead holder's lease is taken over.
+        with suppress(OSError, DcrError):
+            if max(self._epochs(), default=0) == self.epoch:
+                durable.replace(self._path, json.dumps({**self._me, "released": True}).encode())
 
     def __enter__(self) -> Lease:
         return self

@@ -19,7 +19,7 @@ from .. import durable
 from ..catalog import check_policy
 from ..digest import block_digest
 from ..errors import BaseMismatch, Conflict, CorruptInput, NotReady, VerifyFailed, from_os_error
-from ..journal import Patch, read_journal
+from ..journal import Patch, check_journal, read_journal
 from ..jsonable import dumps, loads
 from ..kernels.api import Kernels
 from ..model import Decision, Manifest, Policy, Receipt, ReplicaRecord, SiteLayout
@@ -69,6 +69,8 @@ def apply(ports: Ports, job: ApplyJob) -> Receipt:
             plan = loads(_Plan, ports.once("plan", lambda: dumps(_plan(ports, job, replica))), "plan")
         manifest = plan.manifest
         if plan.action == "apply":
+            with ports.events.stage("check"):
+                _check_journals(ports, replica, plan)
             if lease is not None:
                 lease.check()
                 replica.save(dataclasses.replace(plan.record, applying=manifest.version))
@@ -114,6 +116,14 @@ def _plan(ports: Ports, job: ApplyJob, replica: Replica) -> _Plan:
     decision = catalog.wait(f"decision on version {version}", lambda: catalog.decision(version), job.wait_s, job.poll_s)
     check_policy(decision.policy_sha256, policy_sha, f"decision on version {version}")
     if not decision.commit:
+        if job.version is not None and version != record.version:
+            replica.drop_journals(version)
+            raise Conflict(
+                f"version {version}",
+                found=f"a decision to abort it ({decision.reason})",
+                expected="a commit",
+                remedy="nothing is applied, what was prepared is dropped: wait for the next version",
+            )
         return _aborted(ports, replica, record, layout, version)
     manifest, digest = catalog.sealed(version)
     _check_prepared(replica, decision, digest, version)
@@ -166,6 +176,24 @@ def _check_prepared(replica: Replica, decision: Decision, manifest_sha: str, ver
             expected=f"{decision.manifest_sha256[:16]}, which was committed",
             remedy="run dcr refit again",
         )
+
+
+def _check_journals(ports: Ports, replica: Replica, plan: _Plan) -> None:
+    """Every shard is there and every journal whole, on every rank, before the first word is written anywhere."""
+    layout = plan.layout.layout
+    with replica.checkpoint(layout) as checkpoint:
+        for shard in range(ports.comm.rank, len(layout.shards), ports.comm.size):
+            found = checkpoint.inventory(shard)
+            replica.check_size(found, plan.record)
+            path = replica.journal(plan.manifest.version, shard)
+            try:
+                check_journal(path, replica.binding(plan.manifest_sha256, found))
+            except CorruptInput as error:
+                if plan.record.applying is None:
+                    durable.remove(replica.prepared(plan.manifest.version))
+                    raise
+                raise CorruptInput(error.what, found=error.found, expected=error.expected, remedy=RESTORE) from None
+    ports.comm.barrier("all journals whole")
 
 
 def _roll_forward(ports: Ports, replica: Replica, plan: _Plan) -> None:

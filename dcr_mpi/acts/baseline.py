@@ -36,8 +36,10 @@ class BaselineRecord:
     def settle(self, catalog: Catalog) -> None:
         """Move pending on by the store's decision."""
         pending = self._load("pending.json")
-        decision = None if pending is None else catalog.decision(pending.version)
-        if pending is None or decision is None:
+        if pending is None or pending.policy_sha256 != catalog.policy()[1]:
+            return
+        decision = catalog.decision(pending.version)
+        if decision is None:
             return
         if decision.commit:
             self._save("baseline.json", pending)

@@ -26,7 +26,7 @@ from ..model import Layout, Manifest, Policy, ReplicaRecord, ShardLayout, SiteLa
 from ..wire import unpack_part
 from .ports import Ports
 from .relay import relay
-from .replica import Replica
+from .replica import RESTORE, Replica
 from .state import checkpoint_lanes
 from .target import ShardTarget
 from .tiling import load_tiling
@@ -101,6 +101,7 @@ def _plan(ports: Ports, job: CreateJob, replica: Replica) -> _Plan:
                 expected=f"none, or one of {job.site!r}",
                 remedy="choose another directory, or remove this one first",
             )
+        check_replica(replica, record, layout.layout)
         if job.source is not None:
             raise Conflict(
                 f"replica {replica.directory}",
@@ -109,8 +110,9 @@ def _plan(ports: Ports, job: CreateJob, replica: Replica) -> _Plan:
                 remedy="remove the directory first, or leave --from out",
             )
         return _Plan(policy_sha, layout, catalog.sealed(record.version)[0], True)
+    ours = replica.creating() == _creating(layout.layout)
     for shard in layout.layout.shards:
-        if (replica.directory / shard.file).exists():
+        if (replica.directory / shard.file).exists() and not ours:
             raise Conflict(
                 f"{replica.directory / shard.file}",
                 found="a file without a replica record",
@@ -122,6 +124,31 @@ def _plan(ports: Ports, job: CreateJob, replica: Replica) -> _Plan:
         manifest = newest if job.version is None else catalog.sealed(job.version)[0]
         return _Plan(policy_sha, layout, manifest, False)
     return _Plan(policy_sha, layout, newest_anchor(ports, job.version), False)
+
+
+def _creating(layout: Layout) -> str:
+    return sha256(dumps(layout))
+
+
+def check_replica(replica: Replica, record: ReplicaRecord, layout: Layout) -> None:
+    """Raise NotReady or CorruptInput unless a recorded replica has all its files, and no apply was interrupted."""
+    if record.applying is not None:
+        raise NotReady(
+            f"replica {replica.directory}",
+            found=f"an interrupted apply of version {record.applying}",
+            expected="a whole version",
+            remedy="run dcr apply: it rolls forward from the journal",
+        )
+    for shard in layout.shards:
+        path = replica.directory / shard.file
+        size = path.stat().st_size if path.is_file() else None
+        if size != record.files.get(shard.file):
+            raise CorruptInput(
+                f"replica shard {path}",
+                found="no such file" if size is None else f"{size} bytes",
+                expected=f"{record.files.get(shard.file)} bytes, as recorded",
+                remedy=RESTORE,
+            )
 
 
 def newest_anchor(ports: Ports, version: int | None = None) -> Manifest:
@@ -166,14 +193,19 @@ def _fill(ports: Ports, job: CreateJob, replica: Replica, policy: Policy, plan: 
     except BaseException:
         target.discard()
         raise
+    if ports.comm.rank == 0:
+        replica.mark_creating(_creating(layout))
+    ports.comm.barrier("mark of a replica being created")
     target.publish(layout)
     ports.comm.barrier("all new shards in place")
     if ports.comm.rank == 0:
         files = {s.file: (replica.directory / s.file).stat().st_size for s in layout.shards}
         m = plan.manifest
-        replica.save(
-            ReplicaRecord(job.site, plan.policy_sha256, sha256(dumps(layout)), m.version, m.state, m.tensors, files)
+        record = ReplicaRecord(
+            job.site, plan.policy_sha256, sha256(dumps(layout)), m.version, m.state, m.tensors, files
         )
+        replica.save(record)
+        durable.remove(replica.work / "creating")
 
 
 def _from_checkpoint(ports: Ports, source: Path, policy: Policy, target: ShardTarget) -> None:

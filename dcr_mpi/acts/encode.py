@@ -52,7 +52,7 @@ def encode(ports: Ports, job: EncodeJob) -> Receipt:
         with ports.events.stage("check"):
             step = check_checkpoint(ports, new)
             check_checkpoint(ports, base)
-            before = fingerprint(job.new, policy.trainer)
+            before, base_before = fingerprint(job.new, policy.trainer), fingerprint(base.directory, policy.trainer)
             if not following.base_known:
                 _check_base(ports, base, policy, following.base)
         with ports.events.stage("plan"):
@@ -71,13 +71,14 @@ def encode(ports: Ports, job: EncodeJob) -> Receipt:
             job.codec.self_check,
         )
         published = publish(ports, builder, policy, tiling, opened.version)
-    if fingerprint(job.new, policy.trainer) != before:
-        raise CorruptInput(
-            f"checkpoint {job.new}",
-            found="shards that changed while they were read",
-            expected="a finished checkpoint",
-            remedy="write it to another name and rename it when it is whole, then encode again",
-        )
+    for directory, then in ((job.new, before), (base.directory, base_before)):
+        if fingerprint(directory, policy.trainer) != then:
+            raise CorruptInput(
+                f"checkpoint {directory}",
+                found="shards that changed while they were read",
+                expected="a finished checkpoint",
+                remedy="write it to another name and rename it when it is whole, then encode again",
+            )
     lanes = [
         lanes_hex(add(lanes_of(old), (int(a), int(b))))
         for old, (a, b) in zip(following.base.tensors, published.lanes, strict=True)

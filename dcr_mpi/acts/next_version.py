@@ -119,8 +119,17 @@ def open_version(catalog: Catalog, job: EncodeJob, policy: Policy, following: Ne
     """
     policy_sha, version, base = following.policy_sha256, following.version, following.base
     opened = catalog.opened(version)
-    if opened is None:
-        sites = {name: catalog.layout(name) for name in sorted(job.sites)}
+    sites = {name: catalog.layout(name) for name in sorted(job.sites)}
+    if opened is not None:
+        have, want = catalog.tiling(opened.tiling).layouts, {n: sha256(dumps(s.layout)) for n, s in sites.items()}
+        if have != want:
+            raise Conflict(
+                f"version {version}",
+                found=f"opened for sites {sorted(have)}" + (" with other layouts" if set(have) == set(want) else ""),
+                expected=f"sites {sorted(want)}, as trainer.sites says",
+                remedy="abort it (dcr commit --abort) and encode again: the next version is cut for the right sites",
+            )
+    else:
         for name, site in sites.items():
             if site.policy_sha256 != policy_sha:
                 raise BaseMismatch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,12 +10,13 @@ import numpy as np
 
 from .. import durable
 from ..catalog import check_policy
-from ..digest import Lanes, add, lanes_hex, lanes_of, sha256
-from ..errors import BaseMismatch, Conflict, GeometryError, NotReady, VerifyFailed
+from ..digest import Lanes, add, lanes_hex, lanes_of, sha256, state_digest
+from ..errors import BaseMismatch, Conflict, CorruptInput, GeometryError, NotReady, ResourceError, VerifyFailed
 from ..hdf5 import Inventory
 from ..journal import JournalWriter
 from ..jsonable import dumps, loads
 from ..model import Manifest, Policy, Receipt, ReplicaRecord, SiteLayout, Tiling
+from ..units import bytes_text
 from .landing import Landing
 from .ports import Ports
 from .relay import relay
@@ -76,6 +78,7 @@ def prepare(ports: Ports, job: PrepareJob) -> Receipt | None:
             manifest = plan.manifest
             tiling = load_tiling(ports, manifest.tiling, policy, manifest.policy_sha256, len(manifest.parts))
             check_fits(tiling, plan.layout, manifest.version)
+            _check_manifest(policy, manifest)
         lanes = _receive(ports, job, replica, policy, tiling, plan)
         _check_state(policy, plan.record, manifest, lanes)
         raw = ports.once("prepared receipt", lambda: dumps(_seal(ports, replica, plan, tiling)))
@@ -83,6 +86,18 @@ def prepare(ports: Ports, job: PrepareJob) -> Receipt | None:
     finally:
         if lease is not None:
             lease.release()
+
+
+def _check_manifest(policy: Policy, manifest: Manifest) -> None:
+    """What a manifest says of the target must follow from its tensors' digests."""
+    known = len(manifest.tensors) == len(policy.tensors)
+    if not known or state_digest(policy.tensors, manifest.tensors) != manifest.state:
+        raise CorruptInput(
+            f"manifest of version {manifest.version}",
+            found=f"state {manifest.state[:16]} and {len(manifest.tensors)} tensor digests",
+            expected=f"{len(policy.tensors)} digests, and the state that follows from them",
+            remedy="abort this version (dcr commit --abort) and encode the next",
+        )
 
 
 def check_fits(tiling: Tiling, site: SiteLayout, version: int) -> None:
@@ -188,6 +203,7 @@ def _receive(
                 landing.shards_of(k) - {s for s, j in journals.items() if k in j.done}
                 for k in range(len(manifest.parts))
             ]
+            _withdraw(ports, replica, manifest, any(missing))
             total = sum(e.size for e, shards in zip(manifest.parts, missing, strict=True) if shards)
             progress = ports.events.progress(total, "refit")
 
@@ -218,6 +234,24 @@ def _receive(
         finally:
             for writer in journals.values():
                 writer.close()
+
+
+def _withdraw(ports: Ports, replica: Replica, manifest: Manifest, missing: bool) -> None:
+    """Before any journal changes: the local receipt goes, and there must be room for what is still to be written."""
+    short = int(ports.comm.sum(np.array([missing], np.uint64), "parts missing")[0])
+    if short and ports.comm.rank == 0:
+        durable.remove(replica.prepared(manifest.version))
+        width = manifest.dense_bytes / max(manifest.elements, 1)
+        need = int(min(manifest.dense_bytes, manifest.changed * (1 + width)))
+        free = shutil.disk_usage(replica.work).free
+        if free < need:
+            raise ResourceError(
+                f"space for the journals in {replica.work}",
+                found=f"{bytes_text(free)} free",
+                expected=f"about {bytes_text(need)} for {manifest.changed} changed words",
+                remedy="make room on that file system, then run dcr refit again",
+            )
+    ports.comm.barrier("local receipt withdrawn")
 
 
 def _sum(journals: dict[int, JournalWriter], tensors: int) -> np.ndarray:

@@ -72,7 +72,8 @@ def publish(
     lanes = np.zeros((len(policy.tensors), 2), np.uint64)
     entries: list[PartEntry] = []
     uploads: deque[Future[None]] = deque()
-    with ThreadPoolExecutor(_UPLOADS, "upload") as pool:
+    pool, orderly = ThreadPoolExecutor(_UPLOADS, "upload"), False
+    try:
         for index in mine:
             with ports.events.stage("encode", sizes[index]):
                 built = builder.build(index)
@@ -86,6 +87,9 @@ def publish(
         with ports.events.stage("upload", sum(e.size for e in entries)):
             for upload in uploads:
                 upload.result()
+        orderly = True
+    finally:
+        pool.shutdown(wait=orderly, cancel_futures=True)  # an error does not wait for an upload under way
     progress.done()
     gathered = ports.comm.allgather(dumps(entries), "parts of all ranks")
     every = [e for raw in gathered for e in loads(tuple[PartEntry, ...], raw, "parts of a rank")]

@@ -64,12 +64,17 @@ def relay(
     plans = comm.allgather(np.packbits(np.asarray(needed, bool)).tobytes(), "relay plan")
     bits = np.array([np.frombuffer(plan, np.uint8) for plan in plans])
     members = np.unpackbits(bits, axis=1)[:, : len(entries)].astype(bool)
-    with ThreadPoolExecutor(window, "fetch") as fetchers, ThreadPoolExecutor(1, "consume") as consumer:
-        job = _Job(comm, entries, needed, fetch, consume, fetchers, consumer)
-        ahead = (
-            (k, place) for k in range(len(entries)) if (place := _place(comm, k, members[:, k], degree)) is not None
-        )
-        return job.run(ahead, window, moved)
+    ahead = ((k, place) for k in range(len(entries)) if (place := _place(comm, k, members[:, k], degree)) is not None)
+    fetchers, consumer = ThreadPoolExecutor(window, "fetch"), ThreadPoolExecutor(1, "consume")
+    orderly = False
+    try:
+        tally = _Job(comm, entries, needed, fetch, consume, fetchers, consumer).run(ahead, window, moved)
+        orderly = True
+        return tally
+    finally:
+        # An error is everybody's at once: it does not wait for the slowest fetch under way.
+        for pool in (fetchers, consumer):
+            pool.shutdown(wait=orderly, cancel_futures=True)
 
 
 def _place(comm: Comm, index: int, wanted: np.ndarray, degree: int) -> Route | None:

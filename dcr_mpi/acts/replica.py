@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
+from stat import S_ISREG
 
 from .. import durable
 from ..checkpoint import Checkpoint, geometry_sha256
@@ -57,6 +59,17 @@ class Replica:
         durable.make_dirs(str(self.work))
         durable.replace(str(self.work / "replica.json"), dumps(record))
 
+    def creating(self) -> str:
+        """Digest of the layout whose shards are being put in place, "" where none are."""
+        try:
+            return (self.work / "creating").read_text()
+        except OSError:
+            return ""
+
+    def mark_creating(self, layout_sha256: str) -> None:
+        """Say durably that shards of this layout, without a record yet, are ours: a killed creation may go on."""
+        durable.replace(str(self.work / "creating"), layout_sha256.encode())
+
     def lease(self) -> Lease:
         """Take the replica's lease; see :class:`dcr_mpi.lease.Lease`."""
         return Lease(self.work)
@@ -83,7 +96,15 @@ class Replica:
         return Checkpoint(self.directory, layout)
 
     def check_size(self, found: Inventory, record: ReplicaRecord) -> None:
-        """Raise CorruptInput where a shard is not of the size that it had when the replica was made."""
+        """Raise CorruptInput where a shard is not the file, of the size, that it was when the replica was made."""
+        stat = os.lstat(found.path)
+        if not S_ISREG(stat.st_mode) or stat.st_nlink != 1:
+            raise CorruptInput(
+                f"replica shard {found.path}",
+                found=f"a file with {stat.st_nlink} names" if S_ISREG(stat.st_mode) else "a link",
+                expected="a file of its own: what is patched here would change under another name too",
+                remedy="copy it over itself (cp FILE TMP && mv TMP FILE), then run the command again",
+            )
         if record.files.get(found.file) != found.size:
             raise CorruptInput(
                 f"replica shard {found.path}",

@@ -35,7 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command in ("synth", "inspect"):
             return _named(args, lambda: _alone(args))
         config = load(args.config, _overrides(args.overrides))
-        ranks = comm.start(config.relay.timeout_s, int(config.relay.chunk_mib * (1 << 20)), config.ranks)
+        ranks = comm.start(
+            config.relay.timeout_s, int(config.relay.chunk_mib * (1 << 20)), config.ranks, config.relay.patience_s
+        )
         return comm.run(ranks, lambda: _named(args, lambda: _act(args, config, ranks)))
     except DcrError as error:
         return _fail(error)

@@ -28,8 +28,13 @@ def launched_size(env: Mapping[str, str]) -> int | None:
     return None
 
 
-def start(timeout_s: float = 60.0, chunk_bytes: int = 64 << 20, expected: int | None = None) -> Comm:
+def start(
+    timeout_s: float = 600.0, chunk_bytes: int = 64 << 20, expected: int | None = None, patience_s: float = 3600.0
+) -> Comm:
     """Join the job: MPI where a launcher started this process, else a job of one rank.
+
+    ``timeout_s`` is for a part that does not come through the relay, ``patience_s`` for a rank that does not come to a
+    collective (it may be computing).
 
     Raises
     ------
@@ -52,7 +57,7 @@ def start(timeout_s: float = 60.0, chunk_bytes: int = 64 << 20, expected: int | 
     if size == 1:
         mpi.Finalize()
         return Solo()
-    return MpiComm(mpi, timeout_s, min(chunk_bytes, 1 << 30))
+    return MpiComm(mpi, timeout_s, min(chunk_bytes, 1 << 30), patience_s)
 
 
 def _check_size(size: int, expected: int | None, who: str) -> None:

@@ -67,12 +67,12 @@ def _check_launcher(library: str, env: Mapping[str, str]) -> None:
 class MpiComm:
     """A job of several ranks. See :class:`Comm`."""
 
-    def __init__(self, mpi: Any, timeout_s: float, chunk_bytes: int) -> None:
+    def __init__(self, mpi: Any, timeout_s: float, chunk_bytes: int, patience_s: float) -> None:
         self._mpi = mpi
         self._data = mpi.COMM_WORLD.Dup()
         self._control = mpi.COMM_WORLD.Dup()
         self.rank, self.size = self._data.Get_rank(), self._data.Get_size()
-        self.timeout_s, self.chunk_bytes = timeout_s, chunk_bytes
+        self.timeout_s, self.chunk_bytes, self.patience_s = timeout_s, chunk_bytes, patience_s
 
     def poll(self, ready: Callable[[], bool], what: str) -> None:
         spin(ready, self.timeout_s, what, self._heed)
@@ -113,7 +113,8 @@ class MpiComm:
         self._mpi.Finalize()
 
     def _finish(self, request: Any, what: str) -> None:
-        self.poll(request.Test, what)
+        # In a collective a rank may wait for another that computes, or that waits for the store: that is no silence.
+        spin(request.Test, self.patience_s, what, self._heed)
 
     def barrier(self, what: str) -> None:
         self._finish(self._data.Ibarrier(), what)

@@ -117,7 +117,9 @@ def test_abort_is_free_and_the_next_delta_is_made_from_the_last_commit(local: Lo
     local.prepare()
     before = local.words()
     assert not abort(local.ports.catalog, 1, "test").commit
-    assert local.apply(1).detail["action"] == "discard"
+    assert local.apply().detail["action"] == "discard"
+    with pytest.raises(Conflict, match="a decision to abort it"):
+        local.apply(1)
     assert local.words() == before
     sealed = local.cycle(steps[2])
     assert (sealed.version, sealed.base) == (2, 0)

@@ -52,7 +52,7 @@ def _ring(ranks: comm.Comm, length: int, believed: int) -> None:
 if __name__ == "__main__":
     try:
         expected = os.environ.get("EXPECTED")
-        job = comm.start(timeout_s=5, chunk_bytes=1024, expected=int(expected) if expected else None)
+        job = comm.start(timeout_s=5, chunk_bytes=1024, expected=int(expected) if expected else None, patience_s=5)
         sys.exit(comm.run(job, lambda: main(job, sys.argv[1])))
     except DcrError as error:
         print(error, file=sys.stderr)

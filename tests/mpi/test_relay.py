@@ -91,7 +91,9 @@ def test_a_bad_part_ends_every_rank_soon(tmp_path: Path, sealed: World, kind: st
 def test_a_silent_rank_is_named_within_the_time_out(tmp_path: Path, sealed: World) -> None:
     """Rank 1 is stopped (SIGSTOP) at its first journal write: the others give up after relay.timeout_s."""
     world = _copy(sealed, tmp_path / "w")
-    command = world.command(2, "refit", "--site", "rollout", "--set", "relay.timeout_s=4")
+    command = world.command(
+        2, "refit", "--site", "rollout", "--set", "relay.timeout_s=4", "--set", "relay.patience_s=4"
+    )
     at = command.index("-n")
     stop = [
         "strace",
