@@ -7,7 +7,7 @@ what runs on several threads is in wall-clock.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
@@ -16,11 +16,13 @@ import numpy as np
 _COPY = 32 << 20
 
 
-def seconds(functions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median CPU seconds of each function over ``rounds`` turns; each has run once before."""
+def seconds(functions: Mapping[str, Callable[[], object]], rounds: int, once: Container[str] = ()) -> dict[str, float]:
+    """Median CPU seconds of each function over ``rounds`` turns, or of a single one; each has run before."""
     taken: dict[str, list[float]] = {name: [] for name in functions}
-    for _ in range(rounds):
+    for turn in range(rounds):
         for name, function in functions.items():
+            if turn and name in once:
+                continue
             begun = time.thread_time()
             function()
             taken[name].append(time.thread_time() - begun)

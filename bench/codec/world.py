@@ -18,7 +18,7 @@ from dcr_mpi.acts.landing import Landing
 from dcr_mpi.acts.parts import Built, PartBuilder
 from dcr_mpi.acts.publish import CodecSettings
 from dcr_mpi.checkpoint import Checkpoint, by_name
-from dcr_mpi.codec import Scheme
+from dcr_mpi.codec import Scheme, block_table
 from dcr_mpi.digest import add
 from dcr_mpi.hdf5 import create_shard
 from dcr_mpi.journal import Binding, JournalWriter, read_journal
@@ -95,6 +95,15 @@ class World:
         """All parts."""
         builder = self.builder(scheme, check)
         return [builder.build(part) for part in self.parts]
+
+    def read(self) -> None:
+        """What encoding reads, and nothing else: both checkpoints into bucket arrays."""
+        builder = self.builder(Scheme(), check=False)
+        for part in self.parts:
+            for name, spans in builder.buckets(part):
+                table = block_table(spans, self._tiling.block)
+                for checkpoint in (self._base, self._new):
+                    builder._read(checkpoint, table, name)
 
     def prepare(self, parts: list[Built]) -> dict[int, tuple[int, int]]:
         """Decode and check all parts and write their journal frames; returns the lanes by tensor."""
