@@ -106,6 +106,13 @@ def _plan(ports: Ports, job: ApplyJob, replica: Replica) -> _Plan:
         _check_newest(ports, job, replica, record)
         manifest, digest = catalog.sealed(version)
         return _Plan("done", record, layout, digest, manifest)
+    if version < record.version:
+        raise Conflict(
+            f"version {version}",
+            found=f"a replica at version {record.version}",
+            expected="an older one",
+            remedy="replicas only go forward: leave --version out",
+        )
     if record.applying is not None and version != record.applying:
         raise Conflict(
             f"replica {replica.directory}",
