@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in _STOP:
         signal.signal(number, _preempt)
     try:
-        if args.command in ("synth", "inspect"):
+        if args.command in ("synth", "inspect", "census"):
             return _named(args, lambda: _alone(args))
         config = load(args.config, _overrides(args.overrides))
         ranks = comm.start(
@@ -92,7 +92,7 @@ def _act(args: argparse.Namespace, config: Config, ranks: comm.Comm) -> int:
     from .commands import COMMANDS
 
     if args.receipt is not None and ranks.rank == 0:
-        _check_receipt(args.receipt)
+        check_output("--receipt", args.receipt)
     store = open_store(config.store.url, config.store.s3)
     kernels = get_kernels(config.kernels, config.device)
     subject = getattr(args, "site", None) or "trainer"
@@ -107,15 +107,15 @@ def _act(args: argparse.Namespace, config: Config, ranks: comm.Comm) -> int:
     return 0
 
 
-def _check_receipt(path: Path) -> None:
-    """A receipt that cannot be written is found out before the work, not after it."""
+def check_output(option: str, path: Path) -> None:
+    """A file that cannot be written is found out before the work, not after it."""
     if path.is_dir():
-        raise UsageError(f"--receipt {path}", found="a directory", expected="a file", remedy="name a file in it")
+        raise UsageError(f"{option} {path}", found="a directory", expected="a file", remedy="name a file in it")
     folder = path.resolve().parent
     durable.make_dirs(folder)
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise UsageError(
-            f"--receipt {path}",
+            f"{option} {path}",
             found=f"{folder} that is no directory, or may not be written",
             expected="a directory for it",
             remedy="give this user access, or name another place",
@@ -127,6 +127,13 @@ def _alone(args: argparse.Namespace) -> int:
         from .inspect import inspect
 
         _print(args, inspect(args.path))
+        return 0
+    if args.command == "census":
+        from .census import run
+
+        if args.html is not None:
+            check_output("--html", args.html)
+        _print(args, run(args))
         return 0
     _print(args, _synth(args))
     return 0

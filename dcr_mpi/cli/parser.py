@@ -90,6 +90,7 @@ def build() -> argparse.ArgumentParser:
     inspect = add("inspect", "What is inside a shard, a part, a journal or any JSON object of the store.", False)
     inspect.add_argument("path", type=Path, help="the file")
     inspect.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    _census(add("census", "What changed between any two checkpoints, and what coding it would cost.", False))
     run = add(
         "run", "One version's whole cycle on one machine: encode, refit, commit and apply for every configured site."
     )
@@ -117,6 +118,34 @@ def _synth(parser: argparse.ArgumentParser) -> None:
         "--site-shards", type=_count, default=2, metavar="N", help="shards of the engine's layout (default: 2)"
     )
     parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="of the random numbers (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+
+def _census(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("base", type=Path, help="directory of the earlier checkpoint's shards")
+    parser.add_argument("new", type=Path, help="directory of the later one's, under the same file names")
+    parser.add_argument(
+        "--layout",
+        type=Path,
+        metavar="FILE",
+        help="layout of both: counts every tensor once, under its own name (default: every dataset as it lies)",
+    )
+    parser.add_argument(
+        "--dtype",
+        dest="dtypes",
+        action="append",
+        default=[],
+        metavar="PATTERN=DTYPE",
+        help="what raw storage means, as in '*.weight=bf16'; may be repeated",
+    )
+    parser.add_argument(
+        "--sample",
+        type=_count,
+        default=256,
+        metavar="MIB",
+        help="code about this much by every scheme (default: 256); everything is counted in any case",
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with plots there")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 

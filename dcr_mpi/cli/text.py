@@ -7,6 +7,7 @@ from typing import Any
 
 from ..units import bytes_text as size
 from ..units import seconds_text as seconds
+from .census_text import census
 
 
 def render(result: dict[str, Any]) -> str:
@@ -16,6 +17,8 @@ def render(result: dict[str, Any]) -> str:
     act = result.get("act", "")
     if act == "status":
         return _status(result)
+    if act == "census":
+        return census(result)
     if act == "run":
         return "\n".join(
             [f"version {result['version']} is everywhere; state {result['state'][:16]}"]
