@@ -127,8 +127,10 @@ def _positions(
     if scheme.positions in ("plain", "dense") or not bool((changes.counts[~dense] > 0).any()):
         return PLAIN, _sparse(scheme, changes, dense, kind, kernels)
     blocks = np.flatnonzero((changes.counts > 0) & ~dense)
-    keep = np.repeat(~dense, changes.counts)
-    here = Changes(changes.counts[blocks], changes.positions[keep], changes.old[keep], changes.new[keep])
+    here = Changes(changes.counts[blocks], changes.positions, changes.old, changes.new)
+    if dense.any():
+        keep = np.repeat(~dense, changes.counts)
+        here = Changes(here.counts, changes.positions[keep], changes.old[keep], changes.new[keep])
     mine = BlockTable(
         table.spans, table.span[blocks], table.start[blocks], table.size[blocks], table.offset[blocks], table.length
     )

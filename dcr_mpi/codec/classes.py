@@ -17,7 +17,7 @@ import numpy as np
 from ..dtypes import DType
 from ..errors import CorruptInput
 from ..kernels.api import Changes, Kernels
-from ..kernels.hazard import DIRECT, MAX_LOG2, MIN_LOG2, VALUE_SCALE, Axis, Model, axis, tokens, value_tokens
+from ..kernels.hazard import DIRECT, MAX_LOG2, MIN_LOG2, VALUE_SCALE, Axis, Model, axis, tokens
 from .table import BlockTable
 from .varints import pack_varints, unpack_varints
 
@@ -76,10 +76,9 @@ def fit(
     shift, mask = field(kind)
     words = kernels.exponents(base, table.offset, table.size, shift, mask, step).astype(np.float64)
     words *= float(table.size.sum()) / max(words.sum(), 1)
-    exponents = ((changes.old.astype(np.uint64) >> np.uint64(shift)) & np.uint64(mask)).astype(np.int64)
-    token_of = value_tokens(coded)
-    width = int(token_of.max()) + 1
-    seen = np.bincount(exponents * width + token_of, minlength=(mask + 1) * width).reshape(mask + 1, width)
+    seen = kernels.tallies(changes.old, coded, shift, mask)
+    width = int(np.flatnonzero(seen.any(axis=0))[-1]) + 1
+    seen = seen[:, :width]
     changed = seen.sum(axis=1)
     words = np.maximum(words, changed)
     groups = [_Group(e, e, float(words[e]), int(changed[e]), seen[e]) for e in np.flatnonzero(words).tolist()]

@@ -33,12 +33,14 @@ def row_counts(table: BlockTable, row: int) -> np.ndarray:
 
 def touched(table: BlockTable, row: int, counts: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """For every row of every block in order, whether a change lies in it: bool (rows,)."""
-    rows = row_counts(table, row)
-    first = np.repeat(np.cumsum(rows) - rows, counts)
-    start = np.repeat(table.start, counts)
-    out = np.zeros(int(rows.sum()), bool)
-    out[first + (start + positions.astype(np.int64)) // row - start // row] = True
-    return out
+    rows, ends = row_counts(table, row), np.cumsum(counts)
+    out = []
+    for block in range(len(table)):
+        here = positions[ends[block] - counts[block] : ends[block]]
+        edges = np.arange(rows[block] + 1) * row - table.start[block] % row
+        found = np.searchsorted(here, np.clip(edges, 0, table.size[block]).astype(here.dtype))
+        out.append(np.diff(found) > 0)
+    return np.concatenate(out)
 
 
 def runs_of(table: BlockTable, row: int, kept: np.ndarray) -> Runs:

@@ -114,6 +114,10 @@ class Kernels(Protocol):
         """Histogram of ``(word >> shift) & mask`` over every ``step``-th word of each block: int64 (mask + 1,)."""
         ...
 
+    def tallies(self, old: np.ndarray, coded: np.ndarray, shift: int, mask: int) -> np.ndarray:
+        """Changes by ``(old >> shift) & mask`` and by the token of their value: int64 (mask + 1, tokens)."""
+        ...
+
     def hazards(
         self, model: Model, base: np.ndarray, offsets: np.ndarray, sizes: np.ndarray, changes: Changes
     ) -> np.ndarray:

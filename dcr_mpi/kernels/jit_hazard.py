@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from .api import Changes
-from .hazard import DIRECT, LOW, ONE, SCALE, VALUE_SCALE, Axis, Model
+from .hazard import DIRECT, LOW, ONE, SCALE, VALUE_SCALE, Axis, Model, tokens
 from .jitting import inline, jit
 
 _u64 = np.uint64
@@ -31,6 +31,11 @@ class JitHazard:
     ) -> np.ndarray:
         out = np.zeros(mask + 1, np.int64)
         _exponents(words, offsets, sizes, shift, mask, step, out)
+        return out
+
+    def tallies(self, old: np.ndarray, coded: np.ndarray, shift: int, mask: int) -> np.ndarray:
+        out = np.zeros((mask + 1, tokens(coded.itemsize)), np.int64)
+        _tallies(old, coded, shift, mask, out)
         return out
 
     def hazards(
@@ -161,6 +166,24 @@ def _exponents(words, offsets, sizes, shift, mask, step, out):  # type: ignore[n
             out[(np.int64(words[at + i]) >> shift) & mask] += 1
 
 
+@inline
+def _token(value):  # type: ignore[no-untyped-def]
+    """A value's token, and how many bits follow it."""
+    if value < _u64(DIRECT):
+        return np.int64(value), 0
+    length = 4
+    while (value >> _u64(length + 1)) != _u64(0):
+        length += 1
+    return DIRECT + 2 * (length - 4) + np.int64((value >> _u64(length - 1)) & _u64(1)), length - 1
+
+
+@jit
+def _tallies(old, coded, shift, mask, out):  # type: ignore[no-untyped-def]
+    for k in range(_u64(len(old))):
+        token, _ = _token(_u64(coded[k]))
+        out[(_u64(old[k]) >> _u64(shift)) & _u64(mask), _u64(token)] += 1
+
+
 @jit
 def _below(halving, log2, x):  # type: ignore[no-untyped-def]
     """C(x)."""
@@ -199,13 +222,7 @@ def _intervals(  # type: ignore[no-untyped-def]
         start[n], size[n], scale[n] = low, high - low, SCALE
         n += 1
         value = _u64(coded[k])
-        token, bits = np.int64(value), 0
-        if value >= _u64(DIRECT):
-            length = 4
-            while (value >> _u64(length + 1)) != _u64(0):
-                length += 1
-            token = DIRECT + 2 * (length - 4) + np.int64((value >> _u64(length - 1)) & _u64(1))
-            bits = length - 1
+        token, bits = _token(value)
         row = context[exponent]
         start[n], size[n], scale[n] = vstart[row, token], vsize[row, token], VALUE_SCALE
         n += 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from .api import Changes
-from .hazard import DIRECT, LOW, ONE, SCALE, VALUE_SCALE, Axis, Model, value_tokens
+from .hazard import DIRECT, LOW, ONE, SCALE, VALUE_SCALE, Axis, Model, tokens, value_tokens
 
 CUT, PAST, BEHIND = -1, -2, -3
 _Interval = tuple[int, int, int]  # start, size, bits of scale
@@ -21,6 +21,11 @@ class ReferenceHazard:
     ) -> np.ndarray:
         fields = [_field(words[o : o + n : step], shift, mask) for o, n in zip(offsets, sizes, strict=True)]
         return np.bincount(np.concatenate(fields), minlength=mask + 1) if fields else np.zeros(mask + 1, np.int64)
+
+    def tallies(self, old: np.ndarray, coded: np.ndarray, shift: int, mask: int) -> np.ndarray:
+        width = tokens(coded.itemsize)
+        key = _field(old, shift, mask) * width + value_tokens(coded)
+        return np.bincount(key, minlength=(mask + 1) * width).reshape(mask + 1, width)
 
     def hazards(
         self, model: Model, base: np.ndarray, offsets: np.ndarray, sizes: np.ndarray, changes: Changes

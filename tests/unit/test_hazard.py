@@ -107,6 +107,18 @@ def decoded(model: Model, case: BucketCase, total: int, code: np.ndarray, base: 
     return b
 
 
+@given(bucket_cases())
+def test_changes_are_told_by_exponent_and_token(case: BucketCase) -> None:
+    changes, coded = changes_of(case)
+    shift, mask = field(case.kind)
+    wanted = np.zeros((mask + 1, tokens(case.kind.word_bytes)), np.int64)
+    for old, token in zip(changes.old.tolist(), value_tokens(coded).tolist(), strict=True):
+        wanted[old >> shift & mask, token] += 1
+    for room in (REFERENCE, JIT):
+        found = room.tallies(changes.old, coded, shift, mask)
+        assert (found.dtype, found.tolist()) == (wanted.dtype, wanted.tolist())
+
+
 @given(bucket_cases(), seeds, st.sampled_from(["fine", "any", "most"]))
 def test_rooms_write_and_read_the_same(case: BucketCase, seed: int, rates: str) -> None:
     """Any model that gives every word a rate codes any change, however badly: gaps run far past the axis' end."""
