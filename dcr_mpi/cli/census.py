@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         shown.append(Progress(total, "census", _EVERY_S, sys.stderr))
         return shown[0].add
 
-    result = census(job, get_kernels(), started)
+    result = census(job, get_kernels(device="auto"), started)
     for progress in shown:
         progress.done()
     result["seconds"] = {"census": time.monotonic() - began}

@@ -30,7 +30,7 @@ def page(result: dict[str, Any]) -> str:
         f"<h1>What changed</h1><p class=dim>{escape(head)}</p><p><b>{escape(answer(result))}</b></p>",
         _section(
             "Expected payload, bits per changed word",
-            f"Headers and digests included; {sample(result)}. Dense is every changed block whole.",
+            f"Headers and digests included; {sample(result)}. Dense is every changed block whole. Logarithmic.",
             [
                 (
                     r["scheme"],
@@ -39,9 +39,13 @@ def page(result: dict[str, Any]) -> str:
                 )
                 for r in result["schemes"]
             ],
+            logarithmic=True,
         ),
         _section(
-            "Changed, by tensor kind", "Numbers in names are left out.", [_rated(r, r["kind"]) for r in result["kinds"]]
+            "Changed, by tensor kind",
+            "Numbers in names are left out. Logarithmic.",
+            [_rated(r, r["kind"]) for r in result["kinds"]],
+            logarithmic=True,
         ),
         _section(
             "Changed, by layer", "The first number in a tensor's name.", [_rated(r, layer(r)) for r in result["layers"]]
@@ -65,7 +69,7 @@ def _dtype(kind: dict[str, Any]) -> list[str]:
         parts.append(
             _section(
                 f"{name}: changed, by exponent of the earlier word",
-                "Each bar on a logarithmic scale. A step that is as large for every weight doubles the rate from one "
+                "Logarithmic. A step that is as large for every weight doubles the rate from one "
                 "exponent to the next below.",
                 bars,
                 logarithmic=True,
