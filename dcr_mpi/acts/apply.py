@@ -323,6 +323,6 @@ def _close(ports: Ports, replica: Replica, plan: _Plan) -> Receipt:
     )
     if plan.action != "discard":
         standing = ports.catalog.put_receipt(receipt)
-        replica.drop_journals(plan.manifest.version)
+        replica.drop_journals_until(plan.manifest.version)
         return receipt if plan.action == "done" else standing
     return receipt

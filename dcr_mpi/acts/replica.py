@@ -91,6 +91,12 @@ class Replica:
             shutil.rmtree(self.journals(version), ignore_errors=True)
             durable.fsync_dir(str(self.work))
 
+    def drop_journals_until(self, version: int) -> None:
+        """Remove a version's journals and older ones: of versions that were aborted and never looked at again."""
+        for folder in self.work.glob("v[0-9]*"):
+            if (number := int(folder.name[1:])) <= version:
+                self.drop_journals(number)
+
     def checkpoint(self, layout: Layout) -> Checkpoint:
         """The replica's shards, to be read under ``layout``."""
         return Checkpoint(self.directory, layout)

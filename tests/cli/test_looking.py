@@ -207,7 +207,7 @@ def test_verify_names_the_damaged_tensor(stages: Stages, tmp_path: Path, ranks: 
     done = world.run(ranks, "verify", "--site", "rollout")
     assert done.code == 14
     assert "1 tensors with other bits: ['model.layers.0.o']" in done.error
-    assert "restore it from an anchor" in done.error
+    assert ". Next: " in done.error and "dcr init --site" in done.error and "--catch-up" in done.error
 
 
 def test_verify_without_a_replica(stages: Stages, tmp_path: Path) -> None:

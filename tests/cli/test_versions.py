@@ -82,6 +82,15 @@ def test_abort_before_a_commit_and_not_after(stages: Stages, tmp_path: Path) -> 
     assert refused.code == 13 and "found a commit, expected an abort" in refused.error
 
 
+def test_an_aborted_version_that_nobody_looked_at_again(stages: Stages, tmp_path: Path) -> None:
+    """The site goes straight to the next version; the aborted one's journals go with that one's."""
+    world = stages.copy("prepared", tmp_path / "w")
+    world.dcr(1, "commit", "--abort")
+    assert world.cycle(2)["version"] == 2
+    assert not list(world.replica().work.glob("v*"))
+    assert world.words() == world.full_transfer(2)
+
+
 def test_commit_without_a_site(stages: Stages, tmp_path: Path) -> None:
     world = stages.copy("sealed", tmp_path / "w")
     refused = world.run(1, "commit", "--wait", "0.1")
