@@ -102,8 +102,8 @@ def _verdict(value: float, low: float, high: float) -> str:
 
 
 def _expected(family: str, row: Row) -> str:
-    percent = round(100 * row.changed_fraction)
-    return f" ({_EXPECTED_BITS[percent]})" if family == "adam" and percent in _EXPECTED_BITS else ""
+    near = [bits for percent, bits in _EXPECTED_BITS.items() if abs(100 * row.changed_fraction - percent) < 0.1]
+    return f" ({near[0]})" if family == "adam" and near else ""
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:
