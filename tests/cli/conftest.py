@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import secrets
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from dcr_mpi.cli import main
+from tests.cli.shell import here
 from tests.servers import S3Server
 from tests.world import LAUNCHERS, Done, World
 
@@ -39,17 +36,13 @@ class Quick(World):
         return super().run(ranks, *arguments, before=before)
 
     def here(self, *arguments: str) -> Done:
-        """A command in this process, where it starts at once: for what a test builds on, not for what it tests."""
-        out, error = io.StringIO(), io.StringIO()
-        kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+        """A command in this process, see :func:`tests.cli.shell.here`."""
         argv = self.command(1, *arguments)
-        try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
-                code = main(argv[argv.index("dcr_mpi") + 1 :])
-        finally:
-            for number, handler in kept.items():
-                signal.signal(number, handler)
-        return Done(code, out.getvalue(), error.getvalue())
+        return here(self, *argv[argv.index("dcr_mpi") + 1 :])
+
+    def inside(self) -> Setup:
+        """The same world with all commands in this process."""
+        return Setup(self.path, self.launcher, sites=self.sites)
 
 
 class Setup(Quick):

@@ -11,7 +11,7 @@ import h5py
 import pytest
 
 from tests.cli.conftest import Stages
-from tests.cli.shell import dcr, everything, flip
+from tests.cli.shell import dcr, everything, flip, here
 from tests.world import World
 
 STRACE = ("strace", "-f", "-qq", "-o", "/dev/null")
@@ -160,7 +160,7 @@ GARBAGE = {
 def test_inspect_garbage(stages: Stages, tmp_path: Path, case: str) -> None:
     file = tmp_path / "garbage"
     file.write_bytes(GARBAGE[case])
-    done = stages["begun"].run(1, "inspect", str(file))
+    done = here(stages["begun"], "inspect", str(file))
     assert (done.code, done.out) == (11, ""), done.error
     assert str(file) in done.error and "found" in done.error and "Traceback" not in done.error
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Stages
-from tests.cli.shell import dcr, everything
+from tests.cli.shell import dcr, everything, here
 from tests.world import World
 
 NEW = "model/step-000001"
@@ -18,13 +18,20 @@ SITE = ("--site", "rollout")
 
 def _refused(world: World, code: int, words: str, *arguments: str) -> str:
     before = everything(world)
-    done = dcr(world, *arguments)
+    done = here(world, *arguments)
     assert done.code == code, done.error
     assert words in done.error
     assert done.out == ""
     assert "Traceback" not in done.error
     assert everything(world) == before, "nothing is written, moved or removed"
     return done.error
+
+
+def test_a_refusal_is_an_exit_code_of_the_process(stages: Stages) -> None:
+    """The other tests of this file stay in this process."""
+    for arguments in (("refit",), ("status", "-c", "no.yaml")):
+        done = dcr(stages["sealed"], *arguments)
+        assert done.code == 2 and done.out == "" and done.error == here(stages["sealed"], *arguments).error
 
 
 TYPED = {

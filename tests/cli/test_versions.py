@@ -75,7 +75,7 @@ def test_abort_before_a_commit_and_not_after(stages: Stages, tmp_path: Path) -> 
     assert world.dcr(1, "apply", "--site", "rollout")["detail"] == {"action": "discard"}
     assert world.words() == before
     assert not list(world.replica().work.glob("v*")), "the aborted version's journals are gone"
-    sealed = world.cycle(2)
+    sealed = world.inside().cycle(2)
     assert (sealed["version"], sealed["base"]) == (2, 0)
     assert world.words() == world.full_transfer(2)
     refused = world.run(1, "commit", "--abort")
@@ -86,7 +86,7 @@ def test_an_aborted_version_that_nobody_looked_at_again(stages: Stages, tmp_path
     """The site goes straight to the next version; the aborted one's journals go with that one's."""
     world = stages.copy("prepared", tmp_path / "w")
     world.dcr(1, "commit", "--abort")
-    assert world.cycle(2)["version"] == 2
+    assert world.inside().cycle(2)["version"] == 2
     assert not list(world.replica().work.glob("v*"))
     assert world.words() == world.full_transfer(2)
 
@@ -205,7 +205,7 @@ def test_a_replica_from_a_checkpoint(stages: Stages, tmp_path: Path, way: Callab
     made = world.dcr(1, "init", "--site", "rollout", "--from", newest)
     assert world.words() == world.full_transfer(made["version"])
     number = made["version"] + 1
-    assert world.cycle(number)["version"] == number
+    assert world.inside().cycle(number)["version"] == number
     assert world.words() == world.full_transfer(number)
 
 
