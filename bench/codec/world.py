@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dcr_mpi.acts.apply import patch_file
 from dcr_mpi.acts.landing import Landing
 from dcr_mpi.acts.parts import Built, PartBuilder
+from dcr_mpi.acts.patch import patch_file
 from dcr_mpi.acts.publish import CodecSettings
 from dcr_mpi.checkpoint import Checkpoint, by_name
 from dcr_mpi.codec import Scheme, block_table

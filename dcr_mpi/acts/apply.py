@@ -8,21 +8,16 @@ last record stands, replaying the journal from any state gives the target.
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from .. import durable
 from ..catalog import check_policy
-from ..digest import block_digest
-from ..errors import BaseMismatch, Conflict, CorruptInput, NotReady, VerifyFailed, from_os_error
-from ..journal import Patch, check_journal, read_journal
+from ..errors import BaseMismatch, Conflict, CorruptInput, NotReady, VerifyFailed
+from ..journal import check_journal, read_journal
 from ..jsonable import dumps, loads
-from ..kernels.api import Kernels
 from ..model import Decision, Manifest, Policy, Receipt, ReplicaRecord, SiteLayout
+from .patch import patch_file
 from .ports import Ports
 from .prepare import next_version
 from .replica import RESTORE, Replica
@@ -225,81 +220,6 @@ def _roll_forward(ports: Ports, replica: Replica, plan: _Plan) -> None:
     progress.done()
     with ports.events.stage("wait"):
         ports.comm.barrier("all shards written and durable")
-
-
-def patch_file(path: Path, patches: Iterable[Patch], kernels: Kernels, names: Sequence[str]) -> None:
-    """Write patches into a shard and make it durable. Replayable from any state between base and target.
-
-    ``names`` are the shard's dataset paths, in its inventory's order.
-
-    Each block is read, patched in memory, held against the digest that it must have, and written with one call.
-
-    Raises
-    ------
-    VerifyFailed
-        A patched block is not the target; it is not written, the ones before it are (and are the target's).
-    ResourceError
-        The medium failed or is read-only; run again once it is mended.
-    """
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            for patch in patches:
-                _patch(fd, patch, kernels, names, path)
-            durable.sync(fd)
-        finally:
-            os.close(fd)
-    except OSError as error:
-        raise from_os_error(error, f"writing {path}") from error
-
-
-def _patch(fd: int, patch: Patch, kernels: Kernels, names: Sequence[str], path: Path) -> None:
-    width = patch.words.itemsize
-    block = np.empty(patch.size, patch.words.dtype)
-    stop = patch.start + patch.size
-    windows = [
-        (a, b, *patch.region.span(a, b)) for a, b in patch.region.windows(patch.start, stop, max(patch.size, 1 << 20))
-    ]
-    held = []
-    for a, b, first, last in windows:
-        window = np.empty(last - first, patch.words.dtype)
-        _read(fd, window, patch.offset + first * width, path)
-        patch.region.gather(window, a, b, block[a - patch.start : b - patch.start])
-        held.append(window)
-    if patch.gaps is None or patch.escapes is None:
-        block[:] = patch.words
-    else:
-        counts, sizes = np.array([len(patch.gaps)], np.int64), np.array([patch.size], np.int64)
-        positions = kernels.unpack_gaps(patch.gaps, patch.escapes, counts, sizes)
-        kernels.scatter(block, np.zeros(1, np.int64), counts, positions, patch.words)
-    if block_digest(block) != patch.target:
-        raise VerifyFailed(
-            f"dataset {names[patch.dataset]!r} of {path}, words {patch.start}..{stop} of its box",
-            found="another digest after patching",
-            expected="the target's",
-            remedy="the replica was changed after prepare. " + RESTORE,
-        )
-    for (a, b, first, _), window in zip(windows, held, strict=True):
-        patch.region.put(window, a, b, block[a - patch.start : b - patch.start])
-        _write(fd, window, patch.offset + first * width)
-
-
-def _read(fd: int, words: np.ndarray, at: int, path: Path) -> None:
-    view = memoryview(words).cast("B")
-    while view:
-        done = os.preadv(fd, [view], at)
-        if not done:
-            raise CorruptInput(
-                f"replica shard {path}", found=f"its end at byte {at}", expected="the size it was created with"
-            )
-        view, at = view[done:], at + done
-
-
-def _write(fd: int, words: np.ndarray, at: int) -> None:
-    view = memoryview(words).cast("B")
-    while view:
-        done = os.pwrite(fd, view, at)
-        view, at = view[done:], at + done
 
 
 def _verify(ports: Ports, replica: Replica, plan: _Plan) -> None:

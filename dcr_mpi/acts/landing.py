@@ -115,9 +115,11 @@ class Landing:
         if not len(blocks):
             return
         picked = table.select(blocks)
-        base = np.empty(picked.length, words.dtype)
-        for k, block in enumerate(blocks.tolist()):
-            picked.view(base, k)[...] = table.view(words, block)
+        base = words
+        if len(blocks) < len(table):
+            base = np.empty(picked.length, words.dtype)
+            for k, block in enumerate(blocks.tolist()):
+                picked.view(base, k)[...] = table.view(words, block)
         target, changes = reader.decode(base, self._kernels)
         for k, block in enumerate(blocks.tolist()):
             if block_digest(picked.view(target, k)) != reader.target[block]:

@@ -5,6 +5,7 @@ Pure of the store and of ranks; :mod:`.encode` decides which rank builds which p
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ from ..digest import Lanes, add
 from ..dtypes import dtype
 from ..errors import VerifyFailed
 from ..kernels.api import Kernels
-from ..layout import Placement, Span, geometry_rows, part_spans, tile_region
+from ..layout import Place, Placement, Span, geometry_rows, part_spans, tile_region
 from ..model import Policy, Tiling
 from ..wire import PartHeader, pack_part, unpack_part
 
@@ -64,6 +65,7 @@ class PartBuilder:
         self._header, self._scheme, self._kernels = header, scheme, kernels
         self._bucket_bytes, self._check = bucket_bytes, check
         self._placement = Placement(policy.trainer, policy.tensors)
+        self._threads = threading.local()
 
     def build(self, index: int) -> Built:
         """Part ``index`` of the tiling.
@@ -142,21 +144,36 @@ class PartBuilder:
 
     def _read(self, checkpoint: Checkpoint, table: BlockTable, name: str, copy: int = 0) -> np.ndarray:
         """A bucket array with each span's words read from one of its places (the last one where there are fewer)."""
-        words = np.empty(table.length, f"<u{dtype(name).word_bytes}")
+        words = self._room(checkpoint is self._base, table.length, dtype(name).word_bytes)
+        found = self._places(table)
         for block in range(len(table)):
-            tile = self._tiling.tiles[table.spans[table.span[block]].tile]
-            places = self._placement.find(tile.tensor, tile.box)
+            places = found[table.span[block]]
             place = places[min(copy, len(places) - 1)]
             start = int(table.start[block])
             checkpoint.read(place, start, start + int(table.size[block]), table.view(words, block))
         return words
 
+    def _places(self, table: BlockTable) -> list[tuple[Place, ...]]:
+        """The places of each span's tile."""
+        tiles = [self._tiling.tiles[s.tile] for s in table.spans]
+        return [self._placement.find(tile.tensor, tile.box) for tile in tiles]
+
+    def _room(self, which: bool, length: int, width: int) -> np.ndarray:
+        """A bucket array of this thread, used again for the next bucket: fresh memory costs as much as a copy."""
+        rooms: dict[bool, np.ndarray] = self._threads.__dict__.setdefault("rooms", {})
+        if which not in rooms or rooms[which].nbytes < length * width:
+            rooms[which] = np.empty(length * width, np.uint8)
+        return rooms[which][: length * width].view(f"<u{width}")
+
     def _check_copies(self, table: BlockTable, new: np.ndarray) -> None:
         """A tile that several shards publish must hold the same bytes in all of them: then it is sent once."""
+        found = self._places(table)
+        if max(map(len, found)) < 2:
+            return
         buffer = np.empty(int(table.size.max(initial=0)), new.dtype)
         for block in range(len(table)):
             tile = self._tiling.tiles[table.spans[table.span[block]].tile]
-            first, *others = self._placement.find(tile.tensor, tile.box)
+            first, *others = found[table.span[block]]
             start, size = int(table.start[block]), int(table.size[block])
             for other in others:
                 self._new.read(other, start, start + size, buffer[:size])

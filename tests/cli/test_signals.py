@@ -42,6 +42,11 @@ def test_stopped_in_the_middle_and_run_again(stages: Stages, tmp_path: Path, act
     assert world.words() == world.full_transfer(1)
 
 
+def _from_a_terminal() -> None:
+    """A shell starts what it puts into the background deaf to SIGINT, and that is inherited."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _stop(world: World, log: Path, call: str, number: int, *arguments: str) -> Done:
     """Start an act whose ``call``s take 0.3 s each, and signal its process after the first of them."""
     slow = ("strace", "-f", "-qq", "-o", str(log), "-e", f"trace={call}", "-e", f"inject={call}:delay_enter=300000")
@@ -52,6 +57,7 @@ def _stop(world: World, log: Path, call: str, number: int, *arguments: str) -> D
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=_from_a_terminal,
     )
     try:
         _until(lambda: log.exists() and f"{call}(" in log.read_text())
