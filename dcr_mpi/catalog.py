@@ -10,13 +10,17 @@ from typing import TypeVar
 import zstandard
 
 from .digest import sha256
+from .documents import SMALL, Documents
 from .errors import BaseMismatch, Conflict, CorruptInput, NotReady, UsageError
 from .jsonable import MAX_JSON, dumps, loads
 from .model import Decision, Manifest, Open, PartEntry, Policy, Receipt, SiteLayout, Tiling
+from .signing import NO_KEYS, Keyring, Place
+from .signing.api import site_role
 from .store.api import Store
 
 T = TypeVar("T")
 _MAX_PART = 8 << 30
+_SHA256 = re.compile("[0-9a-f]{64}")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -30,18 +34,17 @@ def check_name(kind: str, name: str) -> str:
 
 
 class Catalog:
-    """One policy's objects in a store. Cheap to make; safe from several threads."""
+    """One policy's objects in a store. Cheap to make; safe from several threads.
 
-    def __init__(self, store: Store, policy: str) -> None:
+    The publisher signs the policy, announcements, manifests and decisions; a site signs its layout and receipts.
+    Tilings and parts are named by their digest in what is signed.
+    """
+
+    def __init__(self, store: Store, policy: str, keys: Keyring = NO_KEYS) -> None:
         self.store, self.name = store, check_name("policy", policy)
+        self._documents = Documents(store, keys)
 
     # -- keys -------------------------------------------------------------------------------------------------
-
-    def policy_key(self) -> str:
-        return f"{self.name}/policy.json"
-
-    def layout_key(self, site: str) -> str:
-        return f"{self.name}/layouts/{check_name('site', site)}.json"
 
     def version_key(self, version: int, leaf: str, anchor: bool = False) -> str:
         return f"{self.name}/{'anchors' if anchor else 'versions'}/{version:06d}/{leaf}"
@@ -49,6 +52,18 @@ class Catalog:
     def part_key(self, version: int, index: int, digest: str, anchor: bool = False) -> str:
         """Named by content: a retry meets its own bytes, and no publisher can overwrite another's."""
         return self.version_key(version, f"parts/{index:06d}-{digest[:32]}", anchor)
+
+    def _policy_place(self) -> Place:
+        return Place(f"{self.name}/policy.json")
+
+    def _layout_place(self, site: str) -> Place:
+        return Place(f"{self.name}/layouts/{check_name('site', site)}.json", site_role(site))
+
+    def _version_place(self, version: int, leaf: str, anchor: bool = False) -> Place:
+        return Place(self.version_key(version, leaf, anchor), version=version)
+
+    def _receipt_place(self, version: int, act: str, site: str) -> Place:
+        return Place(self.version_key(version, f"{act}/{check_name('site', site)}.json"), site_role(site), version)
 
     # -- typed objects ----------------------------------------------------------------------------------------
 
@@ -60,32 +75,37 @@ class Catalog:
         remedy = (
             f"check store.url: {known_by}; do not run dcr init" if known_by else "run dcr init at the trainer first"
         )
-        raw = self._need(self.policy_key(), remedy)
-        return loads(Policy, raw, self.policy_key()), sha256(raw)
+        return self._documents.need(Policy, self._policy_place(), remedy, policy=self.name)
 
     def put_policy(self, policy: Policy) -> str:
-        return self._put(self.policy_key(), dumps(policy), "this policy exists with other tensors or another layout")
+        lost = "this policy exists with other tensors or another layout"
+        return self._documents.put(self._policy_place(), policy, lost)
 
     def layout(self, site: str) -> SiteLayout:
-        key = self.layout_key(site)
-        return loads(SiteLayout, self._need(key, f"run dcr init --site {site} at that site first"), key)
+        remedy = f"run dcr init --site {site} at that site first"
+        return self._documents.need(SiteLayout, self._layout_place(site), remedy, site=site)[0]
 
     def put_layout(self, layout: SiteLayout) -> str:
-        key = self.layout_key(layout.site)
-        return self._put(
-            key, dumps(layout), "this site is registered with another layout: register a new site name for it"
-        )
+        lost = "this site is registered with another layout: register a new site name for it"
+        return self._documents.put(self._layout_place(layout.site), layout, lost)
 
     def tiling(self, digest: str) -> Tiling:
+        if not _SHA256.fullmatch(digest):
+            raise CorruptInput("name of a tiling", found=repr(digest[:80]), expected="a SHA-256 in hex")
         key = f"{self.name}/tilings/{digest}.json.zst"
-        packed = self._need(key, "the trainer's encode puts it")
-        size = (
-            zstandard.get_frame_parameters(packed).content_size if packed[:4] == b"\x28\xb5\x2f\xfd" else MAX_JSON + 1
-        )
-        if size > MAX_JSON:
-            raise CorruptInput(key, found=f"a frame of {size} bytes", expected=f"at most {MAX_JSON}")
+        packed = self.store.get(key, limit=MAX_JSON)
+        if packed is None:
+            raise NotReady(
+                f"{key} in {self.store.url}",
+                found="no such object",
+                expected="it",
+                remedy="the trainer's encode puts it",
+            )
         try:
-            raw = zstandard.ZstdDecompressor().decompress(packed, max_output_size=size)
+            size = zstandard.get_frame_parameters(packed).content_size
+            if size > MAX_JSON:  # no size at all is the largest number there is
+                raise CorruptInput(key, found=f"a frame of {size} bytes", expected=f"at most {MAX_JSON}")
+            raw = zstandard.ZstdDecompressor().decompress(packed, max_output_size=size, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise CorruptInput(key, found=str(error), expected="one zstd frame") from None
         if sha256(raw) != digest:
@@ -103,28 +123,27 @@ class Catalog:
         return digest
 
     def opened(self, version: int, anchor: bool = False) -> Open | None:
-        return self._maybe(Open, self.version_key(version, "open.json", anchor))
+        place = self._version_place(version, "open.json", anchor)
+        found = self._documents.read(Open, place, SMALL, version=version)
+        return found[0] if found else None
 
     def put_open(self, opened: Open, anchor: bool = False) -> Open:
         """Announce a version; returns the announcement that stands (another publisher's, where it came first)."""
-        key = self.version_key(opened.version, "open.json", anchor)
-        if self.store.put_once(key, dumps(opened)):
-            return opened
-        return loads(Open, self._need(key, ""), key)
+        place = self._version_place(opened.version, "open.json", anchor)
+        return self._documents.put_first(Open, place, opened, SMALL, version=opened.version)
 
     def manifest(self, version: int, anchor: bool = False) -> tuple[Manifest, str] | None:
-        key = self.version_key(version, "manifest.json", anchor)
-        raw = self.store.get(key, limit=MAX_JSON)
-        if raw is None:
-            return None
-        manifest = loads(Manifest, raw, key)
-        self._check_manifest(manifest, version, anchor, key)
-        return manifest, sha256(raw)
+        """A version's manifest and its digest."""
+        place = self._version_place(version, "manifest.json", anchor)
+        found = self._documents.read(Manifest, place, version=version)
+        if found is not None:
+            self._check_manifest(found[0], version, anchor, place.key)
+        return found
 
     def _check_manifest(self, manifest: Manifest, version: int, anchor: bool, key: str) -> None:
         """Every number that is acted on must be what this version's encode would have written."""
         parts = manifest.parts
-        good = manifest.version == version and all(
+        good = all(_SHA256.fullmatch(d) for d in (manifest.tiling, *(p.sha256 for p in parts))) and all(
             p.index == k and p.key == self.part_key(version, k, p.sha256, anchor) and 0 < p.size <= _MAX_PART
             for k, p in enumerate(parts)
         )
@@ -138,26 +157,23 @@ class Catalog:
             )
 
     def put_manifest(self, manifest: Manifest, anchor: bool = False) -> str:
-        key = self.version_key(manifest.version, "manifest.json", anchor)
-        return self._put(
-            key, dumps(manifest), "another publisher sealed this version with other content: its manifest stands"
-        )
+        place = self._version_place(manifest.version, "manifest.json", anchor)
+        lost = "another publisher sealed this version with other content: its manifest stands"
+        return self._documents.put(place, manifest, lost)
 
     def receipt(self, version: int, act: str, site: str) -> tuple[Receipt, str] | None:
         """A site's ``prepared`` or ``applied`` receipt, and its digest."""
-        key = self.version_key(version, f"{act}/{check_name('site', site)}.json")
-        raw = self.store.get(key, limit=MAX_JSON)
-        return None if raw is None else (loads(Receipt, raw, key), sha256(raw))
+        place = self._receipt_place(version, act, site)
+        return self._documents.read(Receipt, place, SMALL, version=version, act=act, subject=site)
 
     def put_receipt(self, receipt: Receipt) -> Receipt:
         """Put a site's receipt. A re-run's differs in its timings only: the first one stands if it means the same."""
-        key = self.version_key(receipt.version, f"{receipt.act}/{check_name('site', receipt.subject)}.json")
-        if self.store.put_once(key, dumps(receipt)):
-            return receipt
-        standing = loads(Receipt, self._need(key, ""), key)
+        version, act, site = receipt.version, receipt.act, receipt.subject
+        place = self._receipt_place(version, act, site)
+        standing = self._documents.put_first(Receipt, place, receipt, SMALL, version=version, act=act, subject=site)
         if (standing.manifest_sha256, standing.state) != (receipt.manifest_sha256, receipt.state):
             raise Conflict(
-                key,
+                place.key,
                 found=f"a receipt for manifest {standing.manifest_sha256[:16]}",
                 expected=f"one for {receipt.manifest_sha256[:16]}",
                 remedy="two replicas report under one site name: give each its own",
@@ -165,14 +181,14 @@ class Catalog:
         return standing
 
     def decision(self, version: int) -> Decision | None:
-        return self._maybe(Decision, self.version_key(version, "decision.json"))
+        place = self._version_place(version, "decision.json")
+        found = self._documents.read(Decision, place, SMALL, version=version)
+        return found[0] if found else None
 
     def put_decision(self, decision: Decision) -> Decision:
         """Put the decision of a version; returns the one that stands, whoever put it."""
-        key = self.version_key(decision.version, "decision.json")
-        if self.store.put_once(key, dumps(decision)):
-            return decision
-        return loads(Decision, self._need(key, ""), key)
+        place = self._version_place(decision.version, "decision.json")
+        return self._documents.put_first(Decision, place, decision, SMALL, version=decision.version)
 
     def part(self, entry: PartEntry) -> bytes:
         """A sealed part's bytes, checked; fetched once more where they are not what the manifest says.
@@ -227,6 +243,13 @@ class Catalog:
         """The newest committed version at or before ``newest``."""
         for version in range(newest, -1, -1):
             decision = self.decision(version)
+            if decision is None and version < newest:  # else a forged open.json far ahead would be searched back from
+                raise NotReady(
+                    f"decision on version {version}",
+                    found=f"none, though version {newest} is opened",
+                    expected="a decision before the next version is opened",
+                    remedy="if the store shows objects late, run this again; else look at who may write to it",
+                )
             if decision is not None and decision.commit:
                 return self.sealed(version)
         raise NotReady(
@@ -259,28 +282,6 @@ class Catalog:
             time.sleep(min(pause, left))
             pause = min(pause * 1.5, poll_s[1])
         return found
-
-    # -- helpers ----------------------------------------------------------------------------------------------
-
-    def _need(self, key: str, remedy: str) -> bytes:
-        raw = self.store.get(key, limit=MAX_JSON)
-        if raw is None:
-            raise NotReady(f"{key} in {self.store.url}", found="no such object", expected="it", remedy=remedy)
-        return raw
-
-    def _maybe(self, cls: type[T], key: str) -> T | None:
-        raw = self.store.get(key, limit=MAX_JSON)
-        return None if raw is None else loads(cls, raw, key)
-
-    def _put(self, key: str, data: bytes, lost: str) -> str:
-        if not self.store.put_once(key, data):
-            raise Conflict(
-                f"{key} in {self.store.url}",
-                found="other content under it",
-                expected="nothing, or the same",
-                remedy=lost,
-            )
-        return sha256(data)
 
 
 def check_policy(found: str, expected: str, what: str) -> None:

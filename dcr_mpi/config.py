@@ -7,6 +7,7 @@ is relative to the file's directory, in overrides too.
 from __future__ import annotations
 
 import math
+import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
@@ -20,6 +21,8 @@ from .schema import fill, schema, validate
 from .store.options import S3Options
 from .yamltext import parse
 
+_KEY = re.compile(r"[0-9A-Fa-f]{32,}|[0-9A-Za-z+/]{40,}={1,2}|(ed25519|hmac)[a-z0-9-]* .*|.*PRIVATE KEY.*")
+
 
 @dataclass(frozen=True)
 class StoreConfig:
@@ -27,6 +30,14 @@ class StoreConfig:
 
     url: str
     s3: S3Options
+
+
+@dataclass(frozen=True)
+class KeysConfig:
+    """Where keys are; see :mod:`dcr_mpi.signing`."""
+
+    file: Path | None
+    trust: Path | None
 
 
 @dataclass(frozen=True)
@@ -104,6 +115,7 @@ class Config:
 
     policy: str
     store: StoreConfig
+    keys: KeysConfig
     trainer: TrainerConfig
     sites: dict[str, SiteConfig]
     codec: CodecConfig
@@ -138,6 +150,8 @@ def load(path: Path | None, overrides: Mapping[str, str] = {}) -> Config:
         _override(plain, key, parse(text, f"value of {key}"))
     plain = fill(schema(), plain)
     validate(plain, where)
+    for name, text in plain["keys"].items():
+        _no_key(text, f"keys.{name}", where)
     base = path.resolve().parent if path is not None else Path.cwd()
     store = plain["store"]
     if "://" not in store["url"]:
@@ -209,6 +223,13 @@ def _path(text: str, base: Path, key: str, where: str) -> Path:
         raise UsageError(f"{where}: key {key}", found=repr(text), expected="a plain path",
                          remedy="write it out: ~ and variables are not expanded")  # fmt: skip
     return base / text
+
+
+def _no_key(text: str | None, key: str, where: str) -> None:
+    """Refuse what looks like a key where its file's name should be, and do not repeat it."""
+    if text is not None and (_KEY.fullmatch(text.strip()) or "\n" in text):
+        raise UsageError(f"{where}: key {key}", found="what looks like a key itself", expected="the path of its file",
+                         remedy="put it into a file that only its owner can read, or make a new one")  # fmt: skip
 
 
 def _check(config: Config, where: str) -> None:

@@ -77,6 +77,12 @@ class GeometryError(DcrError):
     code = 15
 
 
+class NotAuthentic(DcrError):
+    """An object of the store is unsigned, or signed by no key that is trusted for it."""
+
+    code = 16
+
+
 class StoreUnavailable(DcrError):
     """The store kept failing in a way that usually passes; the bounded retries are used up."""
 
@@ -117,7 +123,7 @@ class Preempted(DcrError):
 
 ALL = (
     UsageError, NotReady, CorruptInput, BaseMismatch, Conflict, VerifyFailed, GeometryError,
-    StoreUnavailable, StoreDenied, ResourceError, PeerFailed, LaunchError, Preempted,
+    NotAuthentic, StoreUnavailable, StoreDenied, ResourceError, PeerFailed, LaunchError, Preempted,
 )  # fmt: skip
 
 

@@ -67,7 +67,7 @@ class World:
         )
 
     def command(self, ranks: int, *arguments: str) -> list[str]:
-        common = [] if arguments[0] in ("synth", "inspect") else ["--config", str(self.config)]
+        common = [] if arguments[0] in ("synth", "inspect", "keygen") else ["--config", str(self.config)]
         return self.launcher.command(ranks, *arguments, *common, "--json")
 
     def environment(self) -> dict[str, str]:

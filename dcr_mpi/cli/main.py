@@ -19,6 +19,7 @@ from ..errors import DcrError, Preempted, ResourceError, UsageError, from_os_err
 from ..events import Events
 from ..jsonable import dumps
 from ..kernels import get_kernels
+from ..signing import NOBODY, generate, load_keyring
 from ..store import open_store
 from . import text
 from .parser import build
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in _STOP:
         signal.signal(number, _preempt)
     try:
-        if args.command in ("synth", "inspect", "census"):
+        if args.command in ("synth", "inspect", "census", "keygen"):
             return _named(args, lambda: _alone(args))
         config = load(args.config, _overrides(args.overrides))
         ranks = comm.start(
@@ -93,13 +94,16 @@ def _act(args: argparse.Namespace, config: Config, ranks: comm.Comm) -> int:
 
     if args.receipt is not None and ranks.rank == 0:
         check_output("--receipt", args.receipt)
+    # Rank 0 alone reads documents, so no other has a key, or anything to trust.
+    keys = load_keyring(config.keys.file, config.keys.trust) if ranks.rank == 0 else NOBODY
     store = open_store(config.store.url, config.store.s3)
     kernels = get_kernels(config.kernels, config.device)
     subject = getattr(args, "site", None) or "trainer"
     with Events(config.events.dir, args.command, subject, ranks.rank, ranks.size, config.events.progress_s) as events:
         from ..acts.ports import Ports
 
-        result = COMMANDS[args.command](Ports(Catalog(store, config.policy), ranks, kernels, events), config, args)
+        ports = Ports(Catalog(store, config.policy, keys), ranks, kernels, events)
+        result = COMMANDS[args.command](ports, config, args)
     if ranks.rank == 0:
         if args.receipt is not None:
             durable.replace(args.receipt, dumps(result))
@@ -127,6 +131,9 @@ def _alone(args: argparse.Namespace) -> int:
         from .inspect import inspect
 
         _print(args, inspect(args.path))
+        return 0
+    if args.command == "keygen":
+        _print(args, {"act": "keygen", "file": str(args.file), "public": generate(args.file, args.shared)})
         return 0
     if args.command == "census":
         from .census import run

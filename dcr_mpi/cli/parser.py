@@ -90,6 +90,14 @@ def build() -> argparse.ArgumentParser:
     inspect = add("inspect", "What is inside a shard, a part, a journal or any JSON object of the store.", False)
     inspect.add_argument("path", type=Path, help="the file")
     inspect.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    keygen = add(
+        "keygen", "Make a key that signs objects of the store, and print the public line for trust files.", False
+    )
+    keygen.add_argument("file", type=Path, help="new file for the key; only its owner will be able to read it")
+    keygen.add_argument(
+        "--shared", action="store_true", help="one key for all sides (HMAC): whoever can verify can also sign"
+    )
+    keygen.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     _census(add("census", "What changed between any two checkpoints, and what coding it would cost.", False))
     run = add(
         "run", "One version's whole cycle on one machine: encode, refit, commit and apply for every configured site."

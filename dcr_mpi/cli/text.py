@@ -17,6 +17,8 @@ def render(result: dict[str, Any]) -> str:
     act = result.get("act", "")
     if act == "status":
         return _status(result)
+    if act == "keygen":
+        return result["public"] or f"{result['file']}: a key that all sides share"
     if act == "census":
         return census(result)
     if act == "run":

@@ -84,12 +84,18 @@ def _explain(error: jsonschema.ValidationError, what: str, more: int) -> UsageEr
         name = next(k for k in error.validator_value if k not in error.instance)
         path, node = f"{path}.{name}" if path else name, node["properties"][name]
         found, verb = "nothing", "add it"
+    if path.split(".")[0] == "keys":
+        found = "a value that is not shown here"  # somebody may have put a key in the place of its file
     about = str(node.get("description", "see configs/README.md")).rstrip(".")
     return UsageError(f"{what}: key {path}", found=found, expected=_expected(node), remedy=f"{verb}: {about}{tail}")
 
 
 def _unknown(path: str, siblings: list[str], what: str, tail: str) -> UsageError:
     name = path.rpartition(".")[2]
+    if path.split(".")[0] == "keys":
+        remedy = f"a key is in a file, or in DCR_KEY in the environment, never in here{tail}"
+        expected = f"one of {', '.join(siblings)}"
+        return UsageError(f"{what}: key {path[:40]}", found="an unknown key", expected=expected, remedy=remedy)
     if any(word in name.lower() for word in _SECRET):
         remedy = f"give credentials by the standard AWS chain (environment, profile, role){tail}"
         return UsageError(f"{what}: key {path}", found="a key for a secret", expected="none in here", remedy=remedy)

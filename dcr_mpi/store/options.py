@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from ..errors import UsageError
 from .retry import RetryPolicy
@@ -28,6 +30,8 @@ class S3Options:
         PEM file of the authorities to trust instead of the system's.
     verify_tls : bool
         False accepts any certificate: for a laboratory only.
+    plain_http : bool
+        True allows an endpoint without TLS that is not this machine: for a laboratory only.
     checksums : str
         ``when_supported`` (CRC32 on every upload, checked on download) or ``when_required`` for older stores.
     part_mib, multipart_mib : int
@@ -52,6 +56,7 @@ class S3Options:
     path_style: bool | None = None
     ca_bundle: str | None = None
     verify_tls: bool = True
+    plain_http: bool = False
     checksums: str = "when_supported"
     part_mib: int = 16
     multipart_mib: int = 512
@@ -84,6 +89,18 @@ class S3Options:
             if not good:
                 raise UsageError(f"store option {name}", found=repr(getattr(self, name)), expected=expected)
 
+    def check_url(self, url: str) -> None:
+        """Raise UsageError where requests to ``url`` would cross a network unencrypted without consent."""
+        parts = urlsplit(url)
+        if parts.scheme != "https" and not self.plain_http and not _is_loopback(parts.hostname or ""):
+            raise UsageError(
+                "S3 endpoint",
+                found=url,
+                expected="https://",
+                remedy="use the store's TLS endpoint (ca_bundle names an own authority); store.s3.plain_http: true "
+                "sends everything in the clear, for a laboratory only",
+            )
+
     @property
     def policy(self) -> RetryPolicy:
         """The bounds of one operation."""
@@ -92,3 +109,10 @@ class S3Options:
     def part_bytes(self, size: int) -> int:
         """Part size for an object of ``size`` bytes: whole MiB, never more than 10,000 parts."""
         return max(self.part_mib * MIB, -(-size // MAX_PARTS // MIB) * MIB)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")

@@ -254,12 +254,14 @@ def _client(options: S3Options) -> Any:
     )
     try:
         session = boto3.Session()
-        return session.client(
+        client = session.client(
             "s3",
             endpoint_url=options.endpoint,
             region_name=options.region or session.region_name or "us-east-1",
             verify=False if not options.verify_tls else options.ca_bundle,
             config=config,
         )
+        options.check_url(client.meta.endpoint_url)  # AWS_ENDPOINT_URL and profiles have their say in it too
+        return client
     except (BotoCoreError, ValueError) as error:  # an unknown profile, a malformed endpoint
         raise UsageError("S3 client", found=str(error), remedy="check endpoint, region and AWS_PROFILE") from error

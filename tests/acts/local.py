@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from dcr_mpi.comm import Solo
 from dcr_mpi.events import Events
 from dcr_mpi.kernels import get_kernels
 from dcr_mpi.model import Layout, Receipt
+from dcr_mpi.signing import NO_KEYS, Keyring
 from dcr_mpi.store import open_store
 from tests.world import read_all
 
@@ -27,7 +29,10 @@ SMALL = CodecSettings(block=64, bucket_bytes=1 << 10, part_bytes=1 << 11)
 
 
 class Local:
-    """One policy with one site ("s") under ``path``; checkpoints are the caller's directories."""
+    """One policy with one site ("s") under ``path``; checkpoints are the caller's directories.
+
+    ``keys`` are the trainer's and, where the site has no ``site_keys`` of its own, the site's.
+    """
 
     def __init__(
         self,
@@ -37,10 +42,15 @@ class Local:
         codec: CodecSettings = SMALL,
         kernels: str = "numba",
         dtypes: Mapping[str, str] = {},
+        keys: Keyring = NO_KEYS,
+        site_keys: Keyring | None = None,
+        policy: str = "p",
     ) -> None:
         self.path, self.trainer, self.site, self.codec, self.dtypes = path, trainer, site, codec, dtypes
         events = Events(None, "test", "s", 0, 1, 0)
-        self.ports = Ports(Catalog(open_store(str(path / "store")), "p"), Solo(), get_kernels(kernels), events)
+        store = open_store(str(path / "store"))
+        self.ports = Ports(Catalog(store, policy, keys), Solo(), get_kernels(kernels), events)
+        self.site_ports = dataclasses.replace(self.ports, catalog=Catalog(store, policy, site_keys or keys))
 
     @property
     def replica(self) -> Replica:
@@ -48,20 +58,20 @@ class Local:
 
     def begin(self, checkpoint: Path, source: Path | None = None) -> None:
         init_policy(self.ports, InitJob(checkpoint, self.path / "state", self.trainer, self.codec, dtypes=self.dtypes))
-        register_site(self.ports, "s", self.site)
-        create_replica(self.ports, CreateJob("s", self.replica.directory, source))
+        register_site(self.site_ports, "s", self.site)
+        create_replica(self.site_ports, CreateJob("s", self.replica.directory, source))
 
     def encode(self, new: Path, base: Path | None = None, sites: tuple[str, ...] = ("s",)) -> Receipt:
         return encode(self.ports, EncodeJob(new, base, self.path / "state", sites, self.codec, dtypes=self.dtypes))
 
     def prepare(self, version: int | None = None) -> Receipt | None:
-        return prepare(self.ports, PrepareJob("s", self.replica.directory, version))
+        return prepare(self.site_ports, PrepareJob("s", self.replica.directory, version))
 
     def commit(self) -> None:
         assert decide(self.ports.catalog, wait_s=1).commit
 
     def apply(self, version: int | None = None) -> Receipt:
-        return apply(self.ports, ApplyJob("s", self.replica.directory, version, full=True))
+        return apply(self.site_ports, ApplyJob("s", self.replica.directory, version, full=True))
 
     def cycle(self, new: Path) -> Receipt:
         sealed = self.encode(new)
