@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..catalog import Catalog
+from ..catalog import Catalog, check_policy
 from ..checkpoint import fingerprint
 from ..digest import sha256
 from ..errors import BaseMismatch, Conflict, UsageError
@@ -80,6 +80,8 @@ def find_next(catalog: Catalog, job: EncodeJob, policy: Policy) -> Next:
 
     Raises
     ------
+    BaseMismatch
+        The publisher's record is of another policy.
     UsageError
         The job asks for another version, or nobody knows a directory that holds the base.
     """
@@ -87,7 +89,9 @@ def find_next(catalog: Catalog, job: EncodeJob, policy: Policy) -> Next:
     _, policy_sha = catalog.policy()
     record.settle(catalog)
     known = record.baseline()
-    newest = catalog.last_opened(known.version if known is not None and known.policy_sha256 == policy_sha else 0)
+    if known is not None:
+        check_policy(known.policy_sha256, policy_sha, f"the publisher's record in {job.state_directory}")
+    newest = catalog.last_opened(known.version if known is not None else 0)
     version = newest if catalog.decision(newest) is None else newest + 1
     if job.version is not None and job.version != version:
         raise UsageError(

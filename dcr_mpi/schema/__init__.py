@@ -95,7 +95,8 @@ def _unknown(path: str, siblings: list[str], what: str, tail: str) -> UsageError
     if path.split(".")[0] == "keys":
         remedy = f"a key is in a file, or in DCR_KEY in the environment, never in here{tail}"
         expected = f"one of {', '.join(siblings)}"
-        return UsageError(f"{what}: key {path[:40]}", found="an unknown key", expected=expected, remedy=remedy)
+        shown = path if len(path) < 24 else "keys"  # somebody may have put a key in the place of a name, too
+        return UsageError(f"{what}: key {shown}", found="an unknown key", expected=expected, remedy=remedy)
     if any(word in name.lower() for word in _SECRET):
         remedy = f"give credentials by the standard AWS chain (environment, profile, role){tail}"
         return UsageError(f"{what}: key {path}", found="a key for a secret", expected="none in here", remedy=remedy)
