@@ -12,7 +12,7 @@ lock() {
         --no-emit-index-url --no-emit-find-links --output-file "requirements/$out.lock" "$@"
 }
 lock dev "$@" --extra dev pyproject.toml requirements/build.in
-lock run "$@" --constraint requirements/dev.lock --extra mpi pyproject.toml requirements/build.in
+lock run "$@" --constraint requirements/dev.lock --extra ed25519 --extra mpi pyproject.toml requirements/build.in
 lock s3 "$@" --constraint requirements/dev.lock requirements/s3.in
 if grep -nE '://|^-|@ ' requirements/*.lock; then
     echo "lock files must not name any index, address or path" >&2

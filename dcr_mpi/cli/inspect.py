@@ -49,7 +49,9 @@ def inspect(path: Path) -> dict[str, Any]:
     if magic == PART_MAGIC:
         return {"kind": "part", **_part(raw, str(path))}
     try:
-        return {"kind": "object", "content": json.loads(_unpacked(raw) if magic[:4] == _ZSTD else raw)}
+        content, _, line = (_unpacked(raw) if magic[:4] == _ZSTD else raw).partition(b"\n")
+        signature = {"signature": json.loads(line)} if line.strip() else {}
+        return {"kind": "object", "content": json.loads(content), **signature}
     except (ValueError, RecursionError, zstandard.ZstdError):
         raise _unknown(path, magic) from None
 
