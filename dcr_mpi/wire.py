@@ -136,13 +136,16 @@ def pack_part(header: PartHeader, buckets: list[bytes]) -> bytes:
     return body + block_digest(body)
 
 
-def unpack_part(data: bytes | bytearray | memoryview, what: str) -> tuple[PartHeader, list[Bucket]]:
-    """Check a part's frame and split it into buckets whose streams are still packed.
+def unpack_part(
+    data: bytes | bytearray | memoryview, what: str, most: int | None = None
+) -> tuple[PartHeader, list[Bucket]]:
+    """Check a part's frame and split it into at most ``most`` buckets, whose streams are still packed.
 
     Raises
     ------
     CorruptInput
-        Bad magic or digest, a newer format, a length that does not fit, streams out of order, bytes left over.
+        Bad magic or digest, a newer format, too many buckets, a length that does not fit, streams out of order,
+        bytes left over.
     """
     view = memoryview(data).cast("B")
     if len(view) < _HEAD.size + BLOCK_DIGEST_BYTES:
@@ -160,6 +163,8 @@ def unpack_part(data: bytes | bytearray | memoryview, what: str) -> tuple[PartHe
     end = len(view) - BLOCK_DIGEST_BYTES
     if block_digest(view[:end]) != bytes(view[end:]):
         raise CorruptInput(what, found="another digest", expected="the digest in its trailer", remedy="fetch it again")
+    if most is not None and count > most:
+        raise CorruptInput(what, found=f"{count} buckets", expected=f"at most {most}, one for each of its blocks")
     buckets, at = [], _HEAD.size
     for number in range(count):
         bucket, at = _unpack_bucket(view, at, end, f"{what}, bucket {number}")

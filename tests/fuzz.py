@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dcr_mpi.codec import BucketReader, Scheme, block_table, check_spans, encode
+from dcr_mpi.codec import BucketReader, Cover, Scheme, block_table, encode
 from dcr_mpi.codec.varints import pack_varints, unpack_varints
 from dcr_mpi.codec.walk import CODE, MODEL
 from dcr_mpi.digest import block_digest
@@ -176,10 +176,11 @@ def receive(part: bytes, sample: Sample, twice: bool) -> str:
     """Read a part as a receiver does; the verdict."""
     right = True
     try:
-        _, buckets = unpack_part(part, "part")
+        cover = Cover("part", sample.spans, sample.names, BLOCK)
+        _, buckets = unpack_part(part, "part", cover.buckets)
         for bucket in buckets:
             reader = BucketReader(bucket, sample.anchor)
-            check_spans(reader, sample.spans, sample.names)
+            cover.take(reader)
             blocks = np.flatnonzero(reader.changed)
             mine = reader.table.select(blocks)
             base = np.zeros(mine.length, word_type(reader.dtype))

@@ -16,14 +16,14 @@ import numpy as np
 from .. import durable
 from ..catalog import check_policy
 from ..checkpoint import Checkpoint
-from ..codec import BucketReader, check_cover, check_spans
+from ..codec import BucketReader, Cover
 from ..digest import block_digest, sha256
 from ..dtypes import dtype
 from ..errors import BaseMismatch, Conflict, CorruptInput, NotReady, VerifyFailed
 from ..jsonable import dumps, loads
-from ..layout import Placement, make_tiles, part_spans, tile_words
+from ..layout import Placement, check_layout, make_tiles, part_spans, tile_words
 from ..model import Layout, Manifest, Policy, ReplicaRecord, ShardLayout, SiteLayout
-from ..wire import unpack_part
+from ..wire import PartHeader, unpack_part
 from .ports import Ports
 from .relay import relay
 from .replica import RESTORE, Replica
@@ -88,9 +88,11 @@ def create_replica(ports: Ports, job: CreateJob) -> tuple[ReplicaRecord, bool]:
 
 def _plan(ports: Ports, job: CreateJob, replica: Replica) -> _Plan:
     catalog = ports.catalog
-    _, policy_sha = catalog.policy()
+    policy, policy_sha = catalog.policy()
     layout = catalog.layout(job.site)
     check_policy(layout.policy_sha256, policy_sha, f"layout of site {job.site!r}")
+    for known in (policy.trainer, layout.layout):  # whoever wrote them: files are named after them from here on
+        check_layout(known, policy.tensors)
     record = replica.record()
     if record is not None:
         check_policy(record.policy_sha256, policy_sha, f"replica {replica.directory}")
@@ -238,22 +240,22 @@ def _from_anchor(ports: Ports, job: CreateJob, policy: Policy, manifest: Manifes
     progress = ports.events.progress(sum(e.size for e, n in zip(manifest.parts, needed, strict=True) if n), "anchor")
 
     def consume(part: int, data: Any) -> None:
-        header, buckets = unpack_part(data, f"part {part} of anchor {manifest.version}")
-        if (header.base, header.version, header.index) != (
-            None,
-            manifest.version,
-            part,
-        ) or header.policy.hex() != manifest.policy_sha256[:32]:
+        what = f"part {part} of anchor {manifest.version}"
+        cover = Cover(what, spans[part], names, tiling.block)
+        header, buckets = unpack_part(data, what, cover.buckets)
+        m = manifest
+        if header != PartHeader.bound(m.policy_sha256, m.tiling, m.version, None, part, len(buckets)):
             raise BaseMismatch(
-                f"part {part} of anchor {manifest.version}",
-                found=f"a part of version {header.version}, base {header.base}",
+                what,
+                found=f"a part of version {header.version}, base {header.base}, index {header.index}",
                 expected="a part of this anchor",
                 remedy="the store's objects were mixed up: publish the anchor again",
             )
         readers = [BucketReader(bucket, anchor=True) for bucket in buckets]
-        check_cover(f"part {part} of the anchor", [s for r in readers for s in r.table.spans], spans[part])
         for reader in readers:
-            check_spans(reader, spans[part], names)
+            cover.take(reader)
+        cover.finish()
+        for reader in readers:
             for tile, start, words in _whole_blocks(ports, reader, part):
                 target.put(tiling.tiles[tile].tensor, tiling.tiles[tile].box, start, words)
 

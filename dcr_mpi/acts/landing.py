@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from ..checkpoint import Checkpoint, by_name
-from ..codec import BlockTable, BucketReader, check_cover, check_spans, rest_digests
+from ..codec import BlockTable, BucketReader, Cover, rest_digests
 from ..digest import Lanes, add, block_digest
 from ..errors import BaseMismatch, CorruptInput, VerifyFailed
 from ..hdf5 import Inventory, region
 from ..journal import Frame, Patch
 from ..kernels.api import Changes, Kernels
-from ..layout import Place, Placement, Span, geometry_rows, part_spans, tile_region
+from ..layout import Place, Placement, geometry_rows, part_spans, tile_region
 from ..model import Manifest, Policy, Tiling
 from ..wire import PartHeader, unpack_part
 from .replica import RESTORE
@@ -65,7 +65,10 @@ class Landing:
             The decoded words are not the target's.
         """
         entry = self._manifest.parts[part]
-        header, buckets = unpack_part(data, f"part {entry.index}")
+        spans = part_spans(self._tiling, self._policy.tensors, part)
+        names = {s.tile: self._policy.tensors[self._tiling.tiles[s.tile].tensor].dtype for s in spans}
+        cover = Cover(f"part {entry.index}", spans, names, self._tiling.block)
+        header, buckets = unpack_part(data, f"part {entry.index}", cover.buckets)
         m = self._manifest
         bound = PartHeader.bound(m.policy_sha256, m.tiling, m.version, m.base, entry.index, len(buckets))
         if header != bound:
@@ -74,21 +77,17 @@ class Landing:
                 found=f"a part of version {header.version}, base {header.base}, index {header.index}",
                 expected=f"version {m.version}, base {m.base}, index {entry.index} of this policy and tiling",
             )
-        allowed = part_spans(self._tiling, self._policy.tensors, part)
-        names = {s.tile: self._policy.tensors[self._tiling.tiles[s.tile].tensor].dtype for s in allowed}
         patches: dict[int, list[Patch]] = {s: [] for s in shards}
         lanes: dict[int, dict[int, Lanes]] = {s: {} for s in shards}
-        covered: list[Span] = []
         for bucket in buckets:
             reader = BucketReader(bucket, anchor=False)
-            check_spans(reader, allowed, names)
-            covered += reader.table.spans
+            cover.take(reader)
             copies = [len(self._mine[s.tile]) for s in reader.table.spans]
             if max(copies) and not min(copies):
                 raise CorruptInput(f"part {entry.index}", found="a bucket with several destinations", expected="one")
             for copy in range(max(copies)):
                 self._land_copy(reader, copy, shards, patches, lanes)
-        check_cover(f"part {entry.index}", covered, allowed)
+        cover.finish()
         return {s: Frame(lanes[s], patches[s]) for s in shards}
 
     def _land_copy(

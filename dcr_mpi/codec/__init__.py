@@ -1,17 +1,16 @@
 """The codec: a bucket of spans of one dtype against its baseline, to bytes and back. See docs/format.md."""
 
 from .bucket import Scheme, encode, rest_digests
-from .reader import BucketReader, check_cover, check_spans
+from .reader import BucketReader, Cover
 from .table import MAX_BLOCKS, BlockTable, block_table
 
 __all__ = [
     "MAX_BLOCKS",
     "BlockTable",
     "BucketReader",
+    "Cover",
     "Scheme",
     "block_table",
-    "check_cover",
-    "check_spans",
     "encode",
     "rest_digests",
 ]

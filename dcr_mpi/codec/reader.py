@@ -226,40 +226,55 @@ class BucketReader:
                 mine.view(target, k)[...] = whole[begin[block] : begin[block] + sizes[block]]
 
 
-def check_spans(reader: BucketReader, allowed: Sequence[Span], name_of: Mapping[int, str]) -> None:
-    """Check that a bucket covers only spans that its part may hold, with the right dtype (``name_of`` by tile).
+class Cover:
+    """The spans of a part, as its buckets must hold them: exactly, in order, each word once, in the right dtype and
+    blocks. Every bucket is checked before anything is read or allocated for its words, so that a part costs no more
+    than what it covers, whatever it repeats.
 
-    Raises
-    ------
-    CorruptInput
+    Parameters
+    ----------
+    what : str
+        The part, for messages.
+    wanted : sequence of Span
+        Its spans in the tiling.
+    name_of : mapping of tile to dtype name
+    block : int
+        The tiling's words per block.
     """
-    limits = {s.tile: s for s in allowed}
-    for span in reader.table.spans:
-        room = limits.get(span.tile)
-        if room is None or span.start < room.start or span.stop > room.stop or name_of[span.tile] != reader.dtype.name:
+
+    def __init__(self, what: str, wanted: Sequence[Span], name_of: Mapping[int, str], block: int) -> None:
+        self._what, self._wanted, self._name_of, self._block = what, wanted, name_of, block
+        self._next, self._at = 0, wanted[0].start if wanted else 0
+
+    @property
+    def buckets(self) -> int:
+        """How many buckets the part can have: each holds a block at least."""
+        return sum(-(-(s.stop - s.start) // self._block) for s in self._wanted)
+
+    def take(self, reader: BucketReader) -> None:
+        """The next bucket; raises CorruptInput unless it goes on where the one before ended."""
+        for span in reader.table.spans:
+            room = self._wanted[self._next] if self._next < len(self._wanted) else None
+            follows = room is not None and (span.tile, span.start) == (room.tile, self._at) and span.stop <= room.stop
+            if not follows or self._name_of[span.tile] != reader.dtype.name or reader.block != self._block:
+                where = "no more" if room is None else f"words {self._at}..{room.stop} of tile {room.tile}"
+                raise CorruptInput(
+                    self._what,
+                    found=f"words {span.start}..{span.stop} of tile {span.tile}, {reader.dtype.name}, "
+                    f"in blocks of {reader.block}",
+                    expected=f"{where}, in the tiling's dtype and blocks of {self._block}",
+                )
+            self._at = span.stop
+            if room is not None and span.stop == room.stop:
+                self._next += 1
+                self._at = self._wanted[self._next].start if self._next < len(self._wanted) else 0
+
+    def finish(self) -> None:
+        """After the last bucket; raises CorruptInput where something is left out."""
+        if self._next < len(self._wanted):
+            span = self._wanted[self._next]
             raise CorruptInput(
-                "bucket",
-                found=f"words {span.start}..{span.stop} of tile {span.tile}, {reader.dtype.name}",
-                expected="the spans and dtypes of its part in the tiling",
+                self._what,
+                found=f"nothing for words {self._at}..{span.stop} of tile {span.tile}",
+                expected=f"its {len(self._wanted)} spans of the tiling",
             )
-
-
-def check_cover(what: str, covered: Sequence[Span], wanted: Sequence[Span]) -> None:
-    """Check that the buckets of a part hold its spans exactly, in order, each word once: none may be left out.
-
-    Raises
-    ------
-    CorruptInput
-    """
-    joined: list[Span] = []
-    for span in covered:
-        if joined and (joined[-1].tile, joined[-1].stop) == (span.tile, span.start):
-            joined[-1] = Span(span.tile, joined[-1].start, span.stop)
-        else:
-            joined.append(span)
-    if joined != list(wanted):
-        raise CorruptInput(
-            what,
-            found=f"{len(joined)} spans, {sum(s.stop - s.start for s in joined)} words",
-            expected=f"its {len(wanted)} spans of the tiling, {sum(s.stop - s.start for s in wanted)} words, in order",
-        )

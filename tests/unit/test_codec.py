@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcr_mpi.codec import BlockTable, BucketReader, Scheme, block_table, check_spans, encode, rest_digests
+from dcr_mpi.codec import BlockTable, BucketReader, Cover, Scheme, block_table, encode, rest_digests
 from dcr_mpi.codec.bucket import BASE, CHANGED, COUNTS, DENSE, GAP_ESCAPES, GAPS, REST, SPANS, TARGET
 from dcr_mpi.codec.table import MAX_BLOCKS, pack_spans, unpack_spans
 from dcr_mpi.codec.values import DENSE_PLANES, PLANES, SMALL, SMALL_ESCAPES
@@ -250,7 +250,54 @@ def test_spans_outside_their_part_are_refused(span: Span, name: str) -> None:
     words = np.zeros(table.length, np.uint16)
     reader = BucketReader(on_wire(encode(Scheme(), name, table, 64, None, words, None, JIT)), anchor=True)
     with pytest.raises(CorruptInput, match="tile"):
-        check_spans(reader, [Span(3, 0, 64)], {3: "bf16", 4: "bf16"})
+        Cover("part", [Span(3, 0, 64)], {3: "bf16", 4: "bf16"}, 64).take(reader)
+
+
+def _buckets(*spans: Span, block: int = 64) -> list[BucketReader]:
+    """A bucket of u8 zeros for each span."""
+    out = []
+    for span in spans:
+        table = block_table([span], block)
+        packed = encode(Scheme(), "u8", table, block, None, np.zeros(table.length, np.uint8), None, JIT)
+        out.append(BucketReader(on_wire(packed), anchor=True))
+    return out
+
+
+def _cover(readers: list[BucketReader]) -> Cover:
+    cover = Cover("part", [Span(3, 64, 256), Span(5, 0, 100)], {3: "u8", 5: "u8"}, 64)
+    for reader in readers:
+        cover.take(reader)
+    cover.finish()
+    return cover
+
+
+def test_a_parts_buckets_hold_its_spans_in_order() -> None:
+    assert _cover(_buckets(Span(3, 64, 128), Span(3, 128, 256), Span(5, 0, 64), Span(5, 64, 100))).buckets == 5
+    assert _cover(_buckets(Span(3, 64, 256), Span(5, 0, 100))).buckets == 5
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        [],
+        [Span(3, 64, 256)],
+        [Span(3, 64, 256), Span(5, 0, 64)],
+        [Span(3, 64, 256), Span(5, 64, 100)],
+        [Span(3, 64, 128), Span(3, 64, 256), Span(5, 0, 100)],
+        [Span(5, 0, 100), Span(3, 64, 256)],
+        [Span(3, 0, 256), Span(5, 0, 100)],
+        [Span(3, 64, 256), Span(5, 0, 101)],
+        [Span(3, 64, 256), Span(5, 0, 100), Span(6, 0, 1)],
+    ],
+)
+def test_a_part_that_leaves_out_or_repeats_words_is_refused(spans: list[Span]) -> None:
+    with pytest.raises(CorruptInput, match="part: found"):
+        _cover(_buckets(*spans))
+
+
+def test_a_bucket_in_other_blocks_than_the_tilings_is_refused() -> None:
+    with pytest.raises(CorruptInput, match="blocks of 128"):
+        _cover(_buckets(Span(3, 128, 256), block=128))
 
 
 # -- hostile buckets ------------------------------------------------------------------------------------------
@@ -506,7 +553,7 @@ def survive(part: bytes) -> None:
             reader = BucketReader(bucket, anchor=header.base is None)
             blocks = np.flatnonzero(reader.changed)
             room = reader.table.select(blocks).length
-            if room <= 1 << 22:  # an honest caller has met check_spans by now, which knows the part's size
+            if room <= 1 << 22:  # an honest caller has met Cover by now, which knows the part's size
                 base = np.zeros(room, word_type(reader.dtype))
                 a, _ = reader.decode(base, JIT)
                 b, _ = BucketReader(bucket, anchor=header.base is None).decode(base, REFERENCE)

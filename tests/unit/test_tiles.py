@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcr_mpi.codec import BucketReader, Scheme, block_table, check_spans, encode, rest_digests
+from dcr_mpi.codec import BucketReader, Cover, Scheme, block_table, encode, rest_digests
 from dcr_mpi.digest import Lanes, add, block_digest
 from dcr_mpi.dtypes import dtype
 from dcr_mpi.errors import GeometryError
@@ -262,12 +262,11 @@ def land(world: World, layout: Layout, arrays: Arrays, part: int, data: bytes) -
     names = {k: tensors[t.tensor].dtype for k, t in enumerate(tiling.tiles)}
     placement = Placement(layout, tensors)
     allowed = part_spans(tiling, tensors, part)
-    covered: list[Span] = []
-    for bucket in unpack_part(data, "part")[1]:
+    cover = Cover("part", allowed, names, tiling.block)
+    for bucket in unpack_part(data, "part", cover.buckets)[1]:
         reader = BucketReader(bucket, anchor=False)
-        check_spans(reader, allowed, names)
+        cover.take(reader)
         table = reader.table
-        covered += table.spans
         places = [placement.find(tiling.tiles[s.tile].tensor, tiling.tiles[s.tile].box) for s in table.spans]
         assert len({frozenset(p.shard for p in found) for found in places}) == 1  # one destination
         ready = []  # lands once every copy is decoded, as a journal does: tiles with fewer copies are read again
@@ -293,7 +292,7 @@ def land(world: World, layout: Layout, arrays: Arrays, part: int, data: bytes) -
             region, array = place_region(layout, place), arrays[place.shard, place.dataset].reshape(-1)
             first, last = region.span(start, start + len(landed))
             region.put(array[first:last], start, start + len(landed), landed)
-    assert tuple(covered) == allowed
+    cover.finish()
 
 
 def state(tensors: tuple[TensorSpec, ...], full: dict[str, np.ndarray]) -> list[Lanes]:
