@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 
+_LONGEST = 2000  # characters of one part of a message
+
 
 class DcrError(Exception):
     """Base of all errors of this package.
@@ -25,14 +27,25 @@ class DcrError(Exception):
 
     def __init__(self, what: str, *, found: object = None, expected: object = None, remedy: str = "") -> None:
         self.what, self.found, self.expected, self.remedy = what, found, expected, remedy
-        text = what
+        text = _cut(what)
         if found is not None:
-            text += f": found {found}"
+            text += f": found {_cut(found)}"
         if expected is not None:
-            text += f"{', ' if found is not None else ': '}expected {expected}"
+            text += f"{', ' if found is not None else ': '}expected {_cut(expected)}"
         if remedy:
             text += f". Next: {remedy}"
         super().__init__(text)
+
+
+def printable(text: str) -> str:
+    """A text fit for a terminal: what would move its cursor, or is no character at all, is shown escaped."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
+def _cut(value: object) -> str:
+    """A message must not grow with what somebody put into a name, nor do anything to a terminal."""
+    text = str(value)
+    return printable(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)")
 
 
 class UsageError(DcrError):

@@ -15,7 +15,7 @@ from typing import Any
 from .. import comm, durable
 from ..catalog import Catalog
 from ..config import Config, load
-from ..errors import DcrError, Preempted, ResourceError, UsageError, from_os_error
+from ..errors import DcrError, Preempted, ResourceError, UsageError, from_os_error, printable
 from ..events import Events
 from ..jsonable import dumps
 from ..kernels import get_kernels
@@ -185,4 +185,4 @@ def _synth(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _print(args: argparse.Namespace, result: dict[str, Any]) -> None:
-    print(json.dumps(result, sort_keys=True) if args.json else text.render(result))
+    print(json.dumps(result, sort_keys=True) if args.json else printable(text.render(result)))

@@ -20,6 +20,8 @@ from ..region import Region, region_of
 from .boxes import refine, to_local
 from .check import pieces
 
+MIN_BLOCK = 64  # words, of any tiling: smaller ones would cost a reader more than the words they hold
+
 
 @dataclass(frozen=True)
 class Place:
@@ -183,8 +185,10 @@ def check_tiling(tiling: Tiling, tensors: Sequence[TensorSpec], max_block: int) 
                 f"tiling, tensor {spec.name!r}", found="elements in no tile, or in two", expected="each in one tile"
             )
     block = tiling.block
-    if not 0 < block <= max_block or block & (block - 1):
-        raise GeometryError("tiling", found=f"blocks of {block} words", expected=f"a power of two up to {max_block}")
+    if not MIN_BLOCK <= block <= max_block or block & (block - 1):
+        raise GeometryError(
+            "tiling", found=f"blocks of {block} words", expected=f"a power of two from {MIN_BLOCK} to {max_block}"
+        )
     order = [(c.tile, c.element) for c in tiling.cuts]
     inside = all(
         0 <= tile < len(tiling.tiles) and 0 <= at < tile_words(tiling.tiles[tile], tensors) and at % block == 0
