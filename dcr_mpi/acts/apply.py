@@ -96,6 +96,7 @@ def _plan(ports: Ports, job: ApplyJob, replica: Replica) -> _Plan:
     _, policy_sha = catalog.policy(f"replica {replica.directory} is at version {record.version} of it")
     check_policy(record.policy_sha256, policy_sha, f"replica {replica.directory}")
     layout = catalog.layout(job.site)
+    replica.check_layout(record, layout.layout)
     version = _version(job, replica, record)
     if version == record.version and record.applying is None:
         _check_newest(ports, job, replica, record)

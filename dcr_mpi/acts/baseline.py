@@ -7,8 +7,9 @@ from pathlib import Path
 
 from .. import durable
 from ..catalog import Catalog
-from ..errors import UsageError
+from ..errors import CorruptInput, UsageError
 from ..jsonable import dumps, loads
+from ..layout import is_path
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,15 @@ class BaselineRecord:
             return None
         except OSError as error:
             raise UsageError(f"publisher's record {path}", found=str(error), expected="a readable file") from None
-        return loads(Source, raw, str(path))
+        source = loads(Source, raw, str(path))
+        if not is_path(source.directory):
+            raise CorruptInput(
+                f"publisher's record {path}",
+                found=f"directory {source.directory[:80]!r}",
+                expected="a path",
+                remedy="remove the record; the base is then named with --base",
+            )
+        return source
 
     def _save(self, name: str, source: Source) -> None:
         durable.make_dirs(str(self._directory))

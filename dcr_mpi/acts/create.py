@@ -27,7 +27,7 @@ from ..wire import PartHeader, unpack_part
 from .ports import Ports
 from .relay import relay
 from .replica import RESTORE, Replica
-from .state import checkpoint_lanes
+from .state import check_manifest, checkpoint_lanes
 from .target import ShardTarget
 from .tiling import load_tiling
 
@@ -77,6 +77,7 @@ def create_replica(ports: Ports, job: CreateJob) -> tuple[ReplicaRecord, bool]:
     try:
         plan = loads(_Plan, ports.once("plan", lambda: dumps(_plan(ports, job, replica))), "plan")
         policy = loads(Policy, ports.once("policy", lambda: dumps(ports.catalog.policy()[0])), "policy.json")
+        check_manifest(policy, plan.manifest)
         if not plan.exists:
             _fill(ports, job, replica, policy, plan)
         raw = ports.once("replica record", lambda: dumps(replica.need()))

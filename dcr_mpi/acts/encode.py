@@ -18,7 +18,7 @@ from .next_version import EncodeJob, Next, Standing, find_next, find_standing, o
 from .parts import PartBuilder
 from .ports import Ports
 from .publish import publish
-from .state import check_checkpoint, checkpoint_lanes
+from .state import check_checkpoint, check_manifest, checkpoint_lanes
 from .tiling import load_tiling
 
 
@@ -45,6 +45,7 @@ def encode(ports: Ports, job: EncodeJob) -> Receipt:
         if standing.manifest is not None:
             return encoded_receipt(ports, standing.manifest, standing.digest)
         following = loads(Next, ports.once("next version", lambda: dumps(find_next(catalog, job, policy))), "version")
+        check_manifest(policy, following.base)
     with (
         Checkpoint(Path(following.base_directory), policy.trainer, job.step_attribute, job.dtypes) as base,
         Checkpoint(job.new, policy.trainer, job.step_attribute, job.dtypes) as new,

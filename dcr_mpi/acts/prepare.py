@@ -10,8 +10,8 @@ import numpy as np
 
 from .. import durable
 from ..catalog import check_policy
-from ..digest import Lanes, add, lanes_hex, lanes_of, sha256, state_digest
-from ..errors import BaseMismatch, Conflict, CorruptInput, GeometryError, NotReady, ResourceError, VerifyFailed
+from ..digest import Lanes, add, lanes_hex, lanes_of, sha256
+from ..errors import BaseMismatch, Conflict, GeometryError, NotReady, ResourceError, VerifyFailed
 from ..hdf5 import Inventory
 from ..journal import JournalWriter
 from ..jsonable import dumps, loads
@@ -21,6 +21,7 @@ from .landing import Landing
 from .ports import Ports
 from .relay import relay
 from .replica import RESTORE, Replica
+from .state import check_digests, check_manifest
 from .tiling import load_tiling
 
 
@@ -78,7 +79,9 @@ def prepare(ports: Ports, job: PrepareJob) -> Receipt | None:
             manifest = plan.manifest
             tiling = load_tiling(ports, manifest.tiling, policy, manifest.policy_sha256, len(manifest.parts))
             check_fits(tiling, plan.layout, manifest.version)
-            _check_manifest(policy, manifest)
+            check_manifest(policy, manifest)
+            what, record = f"record of replica {replica.directory}", plan.record
+            check_digests(what, policy.tensors, record.tensors, record.state, RESTORE)
         lanes = _receive(ports, job, replica, policy, tiling, plan)
         _check_state(policy, plan.record, manifest, lanes)
         raw = ports.once("prepared receipt", lambda: dumps(_seal(ports, replica, plan, tiling)))
@@ -86,18 +89,6 @@ def prepare(ports: Ports, job: PrepareJob) -> Receipt | None:
     finally:
         if lease is not None:
             lease.release()
-
-
-def _check_manifest(policy: Policy, manifest: Manifest) -> None:
-    """What a manifest says of the target must follow from its tensors' digests."""
-    known = len(manifest.tensors) == len(policy.tensors)
-    if not known or state_digest(policy.tensors, manifest.tensors) != manifest.state:
-        raise CorruptInput(
-            f"manifest of version {manifest.version}",
-            found=f"state {manifest.state[:16]} and {len(manifest.tensors)} tensor digests",
-            expected=f"{len(policy.tensors)} digests, and the state that follows from them",
-            remedy="abort this version (dcr commit --abort) and encode the next",
-        )
 
 
 def check_fits(tiling: Tiling, site: SiteLayout, version: int) -> None:
@@ -131,14 +122,7 @@ def _plan(ports: Ports, job: PrepareJob, replica: Replica) -> _Plan:
             remedy="run dcr apply: it rolls forward from the journal",
         )
     layout = catalog.layout(job.site)
-    digest = sha256(dumps(layout.layout))
-    if record.layout_sha256 != digest:
-        raise GeometryError(
-            f"replica {replica.directory}",
-            found=f"layout {record.layout_sha256[:16]}",
-            expected=f"the registered {digest[:16]}",
-            remedy="create the replica anew, or give the new layout a site name of its own",
-        )
+    replica.check_layout(record, layout.layout)
     version = job.version if job.version is not None else next_version(ports, record, job.wait_s, job.poll_s)
     if version is None:
         return _Plan("", None, record, layout)

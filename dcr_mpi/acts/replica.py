@@ -9,7 +9,8 @@ from stat import S_ISREG
 
 from .. import durable
 from ..checkpoint import Checkpoint, geometry_sha256
-from ..errors import BaseMismatch, CorruptInput, NotReady, from_os_error
+from ..digest import sha256
+from ..errors import BaseMismatch, CorruptInput, GeometryError, NotReady, from_os_error
 from ..hdf5 import Inventory
 from ..journal import Binding
 from ..jsonable import dumps, loads
@@ -100,6 +101,17 @@ class Replica:
     def checkpoint(self, layout: Layout) -> Checkpoint:
         """The replica's shards, to be read under ``layout``."""
         return Checkpoint(self.directory, layout)
+
+    def check_layout(self, record: ReplicaRecord, layout: Layout) -> None:
+        """Raise GeometryError where the store has another layout for this site than the replica was made in."""
+        digest = sha256(dumps(layout))
+        if record.layout_sha256 != digest:
+            raise GeometryError(
+                f"replica {self.directory}",
+                found=f"layout {record.layout_sha256[:16]}",
+                expected=f"the registered {digest[:16]}",
+                remedy="create the replica anew, or give the new layout a site name of its own",
+            )
 
     def check_size(self, found: Inventory, record: ReplicaRecord) -> None:
         """Raise CorruptInput where a shard is not the file, of the size, that it was when the replica was made."""

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..checkpoint import Checkpoint
-from ..digest import lanes_hex
+from ..digest import lanes_hex, lanes_of, state_digest
 from ..dtypes import dtype
 from ..errors import CorruptInput, VerifyFailed
 from ..hdf5 import shard_names
 from ..jsonable import dumps
 from ..layout import Place, Placement, geometry_rows, make_tiles, tile_region, tile_words
-from ..model import Policy, TensorSpec, Tile
+from ..model import Manifest, Policy, TensorSpec, Tile
 from .ports import Ports
 
 _UNIT_BYTES = 16 << 20
@@ -56,6 +56,26 @@ def check_checkpoint(ports: Ports, checkpoint: Checkpoint) -> int | None:
             remedy="the shards are from different steps: write them all again",
         )
     return next(iter(steps), None)
+
+
+def check_digests(what: str, tensors: Sequence[TensorSpec], digests: Sequence[str], state: str, remedy: str) -> None:
+    """Raise CorruptInput unless there is a digest for every tensor, and the state is what follows from them."""
+    if len(digests) != len(tensors) or state_digest(tensors, digests) != state:
+        raise CorruptInput(
+            what,
+            found=f"state {state[:16]} and {len(digests)} tensor digests",
+            expected=f"{len(tensors)} digests, and the state that follows from them",
+            remedy=remedy,
+        )
+    for digest in digests:
+        lanes_of(digest)
+
+
+def check_manifest(policy: Policy, manifest: Manifest) -> None:
+    """What a manifest says of the target must follow from its tensors' digests; raises CorruptInput."""
+    remedy = "abort this version (dcr commit --abort) and encode the next"
+    what = f"manifest of version {manifest.version}"
+    check_digests(what, policy.tensors, manifest.tensors, manifest.state, remedy)
 
 
 def checkpoint_lanes(

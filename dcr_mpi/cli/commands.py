@@ -17,14 +17,13 @@ from ..acts.next_version import EncodeJob
 from ..acts.ports import Ports
 from ..acts.prepare import PrepareJob, next_version, prepare
 from ..acts.replica import RESTORE, Replica
-from ..acts.state import checkpoint_lanes
+from ..acts.state import check_manifest, checkpoint_lanes
 from ..checkpoint import Checkpoint
 from ..config import Config
-from ..digest import state_digest
-from ..errors import BaseMismatch, Conflict, NotReady, UsageError, VerifyFailed
+from ..errors import Conflict, NotReady, UsageError, VerifyFailed
 from ..events import Events
 from ..jsonable import dumps, loads, to_plain
-from ..model import Layout, Policy
+from ..model import Layout, Manifest, Policy
 from .jobs import apply_job, codec_settings, prepare_job, read_layout, site_of
 from .status import status
 
@@ -199,6 +198,7 @@ def cmd_verify(ports: Ports, config: Config, args: argparse.Namespace) -> Result
             )
         version = record.version if args.number is None else args.number
         layout = loads(Layout, ports.once("layout", lambda: dumps(ports.catalog.layout(args.site).layout)), "layout")
+        replica.check_layout(record, layout)
         checkpoint, subject = replica.checkpoint(layout), f"replica {replica.directory}"
     else:
         newest = ports.once(
@@ -210,11 +210,12 @@ def cmd_verify(ports: Ports, config: Config, args: argparse.Namespace) -> Result
             Checkpoint(args.checkpoint, policy.trainer, t.step_attribute, t.dtypes),
             f"checkpoint {args.checkpoint}",
         )
-    want = _plain(ports.once("manifest", lambda: dumps(ports.catalog.sealed(version)[0])))
+    manifest = loads(Manifest, ports.once("manifest", lambda: dumps(ports.catalog.sealed(version)[0])), "manifest")
+    check_manifest(policy, manifest)
     with checkpoint, ports.events.stage("verify"):
         lanes = checkpoint_lanes(ports, checkpoint, policy.tensors)
     wrong = [
-        t.name for t, have, expected in zip(policy.tensors, lanes, want["tensors"], strict=True) if have != expected
+        t.name for t, have, expected in zip(policy.tensors, lanes, manifest.tensors, strict=True) if have != expected
     ]
     if wrong:
         raise VerifyFailed(
@@ -223,14 +224,11 @@ def cmd_verify(ports: Ports, config: Config, args: argparse.Namespace) -> Result
             expected=f"the bits of version {version}",
             remedy=RESTORE if args.site is not None else "look which step these shards are",
         )
-    state = state_digest(policy.tensors, lanes)
-    if state != want["state"]:
-        raise BaseMismatch(subject, found=state, expected=want["state"])
     return {
         "act": "verified",
         "subject": subject,
         "version": version,
-        "state": state,
+        "state": manifest.state,
         "tensors": len(lanes),
         "seconds": ports.events.seconds(),
     }

@@ -1,7 +1,7 @@
 """Layouts: which box of which dataset holds which box of which tensor, and the tiles that several layouts share."""
 
 from .boxes import refine, to_local
-from .check import check_file_name, check_layout, pieces, tensors_of
+from .check import check_file_name, check_layout, is_path, pieces, tensors_of
 from .tiles import (
     Place,
     Placement,
@@ -26,6 +26,7 @@ __all__ = [
     "check_tiling",
     "cut_parts",
     "geometry_rows",
+    "is_path",
     "make_tiles",
     "part_spans",
     "pieces",

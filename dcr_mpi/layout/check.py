@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -125,8 +126,17 @@ def check_layout(layout: Layout, tensors: Sequence[TensorSpec]) -> None:
 
 def check_file_name(file: str) -> None:
     """Raise GeometryError unless ``file`` is a plain name inside its directory."""
-    if not file or file in (".", "..") or "/" in file or "\0" in file or len(file) > 255 or file.startswith(".dcr"):
+    plain = file not in ("", ".", "..") and "/" not in file and not file.startswith(".dcr")
+    if not plain or not is_path(file) or len(os.fsencode(file)) > 255:
         raise GeometryError("shard file name", found=repr(file[:80]), expected="a plain file name, not a path")
+
+
+def is_path(text: str) -> bool:
+    """Whether a file system could have it: no zero, nothing that no bytes stand for."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _check_local(dataset: DatasetLayout, where: str) -> None:
