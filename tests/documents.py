@@ -108,6 +108,7 @@ TARGETS = {
     "policy, at the trainer": Target("store/p/policy.json", _encode),
     "layout, creating": Target("store/p/layouts/s.json", _create),
     "layout, known": Target("store/p/layouts/s.json", _prepare_anew),
+    "layout, at apply": Target("store/p/layouts/s.json", Local.apply),
     "layout, at the trainer": Target("store/p/layouts/s.json", _encode),
     "tiling": Target("tiling", _prepare_anew),
     "anchor's tiling": Target("anchor tiling", _create),

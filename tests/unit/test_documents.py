@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcr_mpi.errors import CorruptInput, DcrError, printable
+from dcr_mpi.errors import CorruptInput, DcrError, GeometryError, NotReady, printable
 from dcr_mpi.jsonable import MAX_DEPTH, dumps, loads
 from dcr_mpi.model import Decision, Manifest, Policy, Receipt, ReplicaRecord
-from tests.documents import TARGETS, Report, campaign, mutate
+from tests.acts.local import Local
+from tests.documents import TARGETS, Report, campaign, make_world, mutate, shards
+
+
+def _fewer(plain: Any) -> None:
+    """A tensor's digest less."""
+    plain["tensors"].pop()
+
+
+def _name_shard(name: str) -> Callable[[Any], None]:
+    def change(plain: Any) -> None:
+        plain["layout"]["shards"][0]["file"] = name
+
+    return change
 
 
 def check(report: Report, count: int) -> None:
@@ -34,6 +50,48 @@ def test_mutated_documents_are_refused_or_do_no_harm() -> None:
 @pytest.mark.parametrize("seed", range(100, 104))
 def test_many_mutated_documents(seed: int) -> None:
     check(campaign(seed, count=12_000), 12_000)
+
+
+# What campaigns found, each by one change: target, change of its object, error.
+FOUND: dict[str, tuple[str, Callable[[Any], object], type[DcrError]]] = {
+    "a record that knows fewer tensors": ("replica record, to prepare", lambda d: d["tensors"].pop(), CorruptInput),
+    "a base that has fewer": ("manifest, as a base", _fewer, CorruptInput),
+    "an anchor that has fewer": ("anchor", _fewer, CorruptInput),
+    "a layout that is not the replica's": ("layout, at apply", _name_shard("b.h5"), GeometryError),
+    "a directory of no name": ("publisher's record", lambda d: d.update(directory="a\0b"), CorruptInput),
+    "a directory of no bytes": ("publisher's record", lambda d: d.update(directory="\ud800"), CorruptInput),
+    "a shard outside": ("layout, creating", _name_shard("../x.h5"), GeometryError),
+    "a shard of no bytes": ("layout, creating", _name_shard("\ud800"), GeometryError),
+    "a digest that is a path": ("manifest", lambda d: d.update(tiling="../" * 20 + "abcd"), CorruptInput),
+}
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_what_campaigns_found(case: str, tmp_path: Path) -> None:
+    name, change, error = FOUND[case]
+    make_world(tmp_path)
+    path = tmp_path / TARGETS[name].path
+    plain = json.loads(path.read_bytes())
+    change(plain)
+    path.unlink()
+    path.write_bytes(dumps(plain))
+    before = shards(tmp_path)
+    with pytest.raises(error):
+        TARGETS[name].act(Local(tmp_path, None, None, kernels="numpy"))
+    assert shards(tmp_path) == before
+
+
+def test_a_forged_version_far_ahead_costs_no_search(tmp_path: Path) -> None:
+    make_world(tmp_path)
+    versions = tmp_path / "store/p/versions"
+    for step in range(2, 50):  # where probing looks: 1 + 2 + 4 + ... ahead
+        (versions / f"{2**step - 1:06d}").mkdir(exist_ok=True)
+        (versions / f"{2**step - 1:06d}/open.json").write_bytes((versions / "000003/open.json").read_bytes())
+    catalog = Local(tmp_path, None, None, kernels="numpy").ports.catalog
+    newest = catalog.last_opened()
+    assert newest > 10**12
+    with pytest.raises(NotReady, match="is opened"):
+        catalog.last_committed(newest)
 
 
 JSON = st.recursive(
