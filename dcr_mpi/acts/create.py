@@ -156,7 +156,8 @@ def check_replica(replica: Replica, record: ReplicaRecord, layout: Layout) -> No
 
 def newest_anchor(ports: Ports, version: int | None = None) -> Manifest:
     """The manifest of the newest anchor, or of the newest one at or before ``version``."""
-    last = ports.catalog.last_opened() if version is None else version
+    catalog = ports.catalog
+    last = catalog.last_committed(catalog.last_opened())[0].version if version is None else version
     for number in range(last, -1, -1):
         found = ports.catalog.manifest(number, anchor=True)
         if found is not None:

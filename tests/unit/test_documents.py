@@ -92,6 +92,8 @@ def test_a_forged_version_far_ahead_costs_no_search(tmp_path: Path) -> None:
     assert newest > 10**12
     with pytest.raises(NotReady, match="is opened"):
         catalog.last_committed(newest)
+    with pytest.raises(NotReady, match="is opened"):
+        TARGETS["policy, joining"].act(Local(tmp_path, None, None, kernels="numpy"))
 
 
 JSON = st.recursive(
