@@ -10,6 +10,7 @@ version or of the next, and no file appears anywhere else.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import random
@@ -175,14 +176,16 @@ def mutate(text: bytes, rng: random.Random) -> bytes:
         how = rng.randrange(12)
         if how < 7:
             alike = [v for v in HOSTILE if type(v) is type(container[key]) and str(v) not in RAW]
-            container[key] = rng.choice(alike if alike and how < 5 else HOSTILE)
+            container[key] = copy.deepcopy(rng.choice(alike if alike and how < 5 else HOSTILE))
         elif how == 7:
             del container[key]
         elif how == 8:
             if isinstance(container, dict):
-                container[rng.choice(["", "x", "../x", "\ud800", "format", "x" * 50_000])] = rng.choice(HOSTILE)
+                container[rng.choice(["", "x", "../x", "\ud800", "format", "x" * 50_000])] = copy.deepcopy(
+                    rng.choice(HOSTILE)
+                )
             else:
-                container.insert(key, rng.choice(HOSTILE))
+                container.insert(key, copy.deepcopy(rng.choice(HOSTILE)))
         elif how == 9 and isinstance(container, list):
             container.append(container[key])
         elif how == 10 and type(container[key]) is int:
