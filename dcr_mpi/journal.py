@@ -1,11 +1,12 @@
 """The journal of one shard and one version: absolute new words, durable before the first weight byte changes.
 
 A journal is a header that binds it to a manifest and to the shard's geometry, then one frame per part, then an end
-frame. Each frame carries its own digest, so a torn tail is recognised and cut off when the journal is opened again,
-and the parts whose frames are whole need not be fetched again. A frame holds what the part adds to the state digest
-and its *patches*: words at positions of a block, as gaps (see the codec) or whole, with the digest that the block
-must have afterwards. A patch says where its block lies in the file by itself, so replaying needs no layout, and
-replaying it any number of times, from any state between base and target, gives the target.
+frame. Each frame carries its own digest, so a torn tail is recognised. A journal is written by one job only; the next
+one takes its whole frames over into a journal of its own, and need not fetch those parts again. A frame holds what
+the part adds to the state digest and its *patches*: words at positions of a block, as gaps (see the codec) or whole,
+with the digest that the block must have afterwards. A patch says where its block lies in the file by itself, so
+replaying needs no layout, and replaying it any number of times, from any state between base and target, gives the
+target.
 """
 
 from __future__ import annotations
@@ -71,46 +72,47 @@ class Frame:
 
 
 class JournalWriter:
-    """Opens or goes on with a journal. ``done`` are the parts whose frames are whole.
+    """Begins a journal with what ``earlier`` ones hold. ``done`` are the parts that it has.
 
-    A finished journal stays as it is, byte by byte, until a part is added to it. A journal with another binding (an
-    earlier try at another manifest, a rewritten shard) is started over.
+    Whole frames of the earlier journals are copied, and durable before this returns. One with another binding (an
+    earlier try at another manifest, a rewritten shard) or with a damaged frame gives nothing, or what precedes that.
     """
 
-    def __init__(self, path: Path, binding: Binding) -> None:
+    def __init__(self, path: Path, binding: Binding, earlier: Sequence[Path] = ()) -> None:
         self.path = path
         self.done: set[int] = set()
-        self.finished = False
         self.frames: list[tuple[int, dict[int, Lanes]]] = []
         self.bytes = 0
         durable.make_dirs(path.parent)
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            self._end = self._recover(binding)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise from_os_error(error, f"journal {path}") from error
-
-    def _recover(self, binding: Binding) -> int:
-        at = 0
         try:
-            at = _check_header(self._fd, binding, str(self.path))
-            for kind, part, payload, end in _frames(self._fd, at, str(self.path)):
-                if kind != _PART:
-                    self.finished = part == len(self.done)
-                    break
-                self.done.add(part)
-                self.frames.append((part, _unpack_lanes(payload, str(self.path))[0]))
-                at = end
-        except CorruptInput:
-            pass  # a torn tail, or no journal of ours: what was whole so far stands
-        if self.finished:
-            return at
-        os.ftruncate(self._fd, at)
-        if not at:
             text = dumps(binding)
             header = _START.pack(MAGIC, 1, len(text)) + text
-            at = self._write(header + block_digest(header), 0)
-        return at
+            self._end = self._write(header + block_digest(header), 0)
+            for other in earlier:
+                self._adopt(other, binding)
+            if self.done:
+                self._sync()
+        except BaseException:
+            self.close()
+            raise
+
+    def _adopt(self, other: Path, binding: Binding) -> None:
+        try:
+            fd = os.open(other, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return  # that job never came as far as this shard
+        try:
+            for kind, part, payload, _ in _frames(fd, _check_header(fd, binding, str(other)), str(other)):
+                if kind == _PART and part not in self.done:
+                    self._add(part, payload, _unpack_lanes(payload, str(other))[0])
+        except CorruptInput:
+            pass  # a torn tail, or a journal of something else: what was whole so far stands
+        finally:
+            os.close(fd)
 
     def append(self, part: int, frame: Frame) -> None:
         """Add one part's frame."""
@@ -122,28 +124,30 @@ class JournalWriter:
                 expected=f"at most {_MAX_FRAME}",
                 remedy="encode with a smaller codec.part_mib",
             )
-        if self.finished:
-            os.ftruncate(self._fd, self._end)
-            self.finished = False
-        self._frame(_PART, part, payload)
-        self.done.add(part)
-        self.frames.append((part, frame.lanes))
+        self._add(part, payload, frame.lanes)
 
     def finish(self) -> None:
         """Write the end frame, make everything durable, close."""
-        if not self.finished:
-            self._frame(_END, len(self.done), b"")
-        try:
-            durable.sync(self._fd)
-        except OSError as error:
-            raise from_os_error(error, f"fsync of journal {self.path}") from error
+        self._frame(_END, len(self.done), b"")
+        self._sync()
         self.close()
-        durable.fsync_dir(self.path.parent)
 
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def _add(self, part: int, payload: bytes, lanes: dict[int, Lanes]) -> None:
+        self._frame(_PART, part, payload)
+        self.done.add(part)
+        self.frames.append((part, lanes))
+
+    def _sync(self) -> None:
+        try:
+            durable.sync(self._fd)
+        except OSError as error:
+            raise from_os_error(error, f"fsync of journal {self.path}") from error
+        durable.fsync_dir(self.path.parent)
 
     def _frame(self, kind: int, part: int, payload: bytes) -> None:
         body = _FRAME.pack(kind, part, len(payload)) + payload

@@ -1,10 +1,12 @@
-"""One lease per replica: who may change it now.
+"""One lease per replica: which job may change it now.
 
 A lease is a file ``lease-<epoch>`` created exclusively; taking over a dead holder's lease means creating the next
-epoch, so of any number of takers one wins, and a holder that was taken for dead finds the higher epoch (fencing)
-before it goes on. No lock calls: they are unreliable on shared filesystems. A holder on this very machine is dead
-when its process is gone; one elsewhere when its heartbeat (the file's mtime) is older than its time to live, judged
-by the filesystem's clock, not by this host's.
+epoch and removing the older files before anything else, so of any number of takers one wins, and a job that was taken
+for dead finds its own file gone. Rank 0 takes the lease; every rank of the job holds its *fence*, which looks for
+that file before what only the holder may do. Files that a job writes over time carry the epoch in their names, so
+that a late writer meets nobody else's. No lock calls: they are unreliable on shared filesystems. A holder on this
+very machine is dead when its process is gone; one elsewhere when its heartbeat (the file's mtime) is older than its
+time to live, judged by the filesystem's clock, not by this host's.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ import os
 import re
 import socket
 import threading
+import time
 import uuid
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +27,46 @@ from . import durable
 from .errors import Conflict, DcrError
 
 _NAME = re.compile(r"lease-([0-9]{8})")
+LOOK_S = 0.05  # a patch takes about as long as a look on a shared file system: not every patch waits for one
 
 
-class Lease:
+@dataclass(frozen=True)
+class Grant:
+    """What rank 0 tells the other ranks of the lease that it took."""
+
+    epoch: int
+    nonce: str
+
+
+class Fence:
+    """A rank's view of its job's lease: whether the job still holds it."""
+
+    def __init__(self, directory: Path, grant: Grant) -> None:
+        self.epoch = grant.epoch
+        self._directory, self._grant, self._looked = directory, grant, float("-inf")
+
+    def check(self) -> None:
+        """Raise Conflict if the job's lease was given back or taken over; call before what only the holder may do.
+
+        It is followed at once by what it guards: a job that is stopped just between the two, for as long as a lease
+        takes to run out, is what no lease can fence.
+        """
+        if (_holder(self._directory, self.epoch) or {}).get("nonce") != self._grant.nonce:
+            raise Conflict(
+                f"lease on {self._directory.parent}",
+                found="another job that took it over",
+                expected=f"epoch {self.epoch}, ours",
+                remedy="this job was taken for dead, or its rank 0 is; it leaves the replica alone: run it again",
+            )
+        self._looked = time.monotonic()
+
+    def heed(self) -> None:
+        """:meth:`check`, unless that was done in the last 50 ms: for many small writes in a row."""
+        if time.monotonic() - self._looked >= LOOK_S:
+            self.check()
+
+
+class Lease(Fence):
     """Held from construction to :meth:`release`; a context manager.
 
     Raises
@@ -35,42 +76,29 @@ class Lease:
     """
 
     def __init__(self, directory: Path, ttl_s: float = 60.0) -> None:
-        self._directory = directory
         self._stop = threading.Event()
         durable.make_dirs(directory)
         me = {**_identity(), "nonce": uuid.uuid4().hex, "ttl_s": ttl_s}
         while True:
-            epoch = max(self._epochs(), default=0)
-            if epoch and (holder := self._holder(epoch)) is not None and self._alive(epoch, holder):
+            epoch = max(_epochs(directory), default=0)
+            if epoch and (holder := _holder(directory, epoch)) is not None and _alive(directory, epoch, holder):
                 raise Conflict(
                     f"lease on {directory.parent}",
                     found=f"held by pid {holder['pid']} on {holder['host']}",
                     expected="nobody else at work on this replica",
                     remedy=f"let it finish; if that process is gone for sure, wait {holder['ttl_s']:g} s and run again",
                 )
-            self._path = self._directory / f"lease-{epoch + 1:08d}"
+            self._path = _path(directory, epoch + 1)
             if durable.write_once(self._path, json.dumps(me).encode()):
                 break
-        self.epoch = epoch + 1
+        self.grant = Grant(epoch + 1, me["nonce"])
+        super().__init__(directory, self.grant)
         self._me = me
-        for old in self._epochs():
+        for old in _epochs(directory):
             if old < self.epoch:
-                durable.remove(self._directory / f"lease-{old:08d}")
+                durable.remove(_path(directory, old))  # from here on the fences of its holder are down
         self._beat = threading.Thread(target=self._heartbeat, args=(ttl_s / 4,), name="lease", daemon=True)
         self._beat.start()
-
-    def check(self) -> None:
-        """Raise Conflict if this lease was taken over meanwhile; call before what only the holder may do."""
-        if (
-            max(self._epochs(), default=0) != self.epoch
-            or (self._holder(self.epoch) or {}).get("nonce") != self._me["nonce"]
-        ):
-            raise Conflict(
-                f"lease on {self._directory.parent}",
-                found="a newer holder",
-                expected=f"epoch {self.epoch}, ours",
-                remedy="this job was silent for longer than its lease; run it again",
-            )
 
     def release(self) -> None:
         """Give the lease back; the file stays, marked, so that epochs keep rising."""
@@ -78,7 +106,7 @@ class Lease:
         self._beat.join()
         # Not worth an error of its own, or in place of the one that ends this act: a dead holder's lease is taken over.
         with suppress(OSError, DcrError):
-            if max(self._epochs(), default=0) == self.epoch:
+            if max(_epochs(self._directory), default=0) == self.epoch:
                 durable.replace(self._path, json.dumps({**self._me, "released": True}).encode())
 
     def __enter__(self) -> Lease:
@@ -94,30 +122,38 @@ class Lease:
             except OSError:
                 return  # gone: somebody took over, and check() will say so
 
-    def _epochs(self) -> list[int]:
-        return [int(m[1]) for name in os.listdir(self._directory) if (m := _NAME.fullmatch(name))]
 
-    def _holder(self, epoch: int) -> dict[str, Any] | None:
-        try:
-            holder = json.loads((self._directory / f"lease-{epoch:08d}").read_bytes())
-        except (OSError, ValueError):
-            return None
-        wanted = {"host", "pid", "boot", "pidns", "started", "ttl_s", "nonce"}
-        return holder if isinstance(holder, dict) and wanted <= set(holder) and not holder.get("released") else None
+def _path(directory: Path, epoch: int) -> Path:
+    return directory / f"lease-{epoch:08d}"
 
-    def _alive(self, epoch: int, holder: dict[str, Any]) -> bool:
-        mine = _identity()
-        if all(holder[k] == mine[k] for k in ("host", "boot", "pidns")):
-            return _started(int(holder["pid"])) == holder["started"]
-        try:
-            beat = (self._directory / f"lease-{epoch:08d}").stat().st_mtime
-        except OSError:
-            return False
-        now = self._directory / f".tmp-clock-{uuid.uuid4().hex}"
-        now.touch()
-        silent = now.stat().st_mtime - beat
-        now.unlink()
-        return silent < float(holder["ttl_s"])
+
+def _epochs(directory: Path) -> list[int]:
+    return [int(m[1]) for name in os.listdir(directory) if (m := _NAME.fullmatch(name))]
+
+
+def _holder(directory: Path, epoch: int) -> dict[str, Any] | None:
+    """Who holds an epoch; None where it was given back, or is gone."""
+    try:
+        holder = json.loads(_path(directory, epoch).read_bytes())
+    except (OSError, ValueError):
+        return None
+    wanted = {"host", "pid", "boot", "pidns", "started", "ttl_s", "nonce"}
+    return holder if isinstance(holder, dict) and wanted <= set(holder) and not holder.get("released") else None
+
+
+def _alive(directory: Path, epoch: int, holder: dict[str, Any]) -> bool:
+    mine = _identity()
+    if all(holder[k] == mine[k] for k in ("host", "boot", "pidns")):
+        return _started(int(holder["pid"])) == holder["started"]
+    try:
+        beat = _path(directory, epoch).stat().st_mtime
+    except OSError:
+        return False
+    now = directory / f".tmp-clock-{uuid.uuid4().hex}"
+    now.touch()
+    silent = now.stat().st_mtime - beat
+    now.unlink()
+    return silent < float(holder["ttl_s"])
 
 
 def _identity() -> dict[str, Any]:

@@ -16,11 +16,13 @@ from ..catalog import check_policy
 from ..errors import BaseMismatch, Conflict, CorruptInput, NotReady, VerifyFailed
 from ..journal import check_journal, read_journal
 from ..jsonable import dumps, loads
+from ..lease import Fence
 from ..model import Decision, Manifest, Policy, Receipt, ReplicaRecord, SiteLayout
+from .holding import holding
 from .patch import patch_file
 from .ports import Ports
 from .prepare import next_version
-from .replica import RESTORE, Replica
+from .replica import RESTORE, Replica, journal, prepared
 from .state import checkpoint_lanes
 
 
@@ -43,6 +45,7 @@ class _Plan:
     layout: SiteLayout
     manifest_sha256: str
     manifest: Manifest
+    journals: str = ""  # the finished set to replay
 
 
 def apply(ports: Ports, job: ApplyJob) -> Receipt:
@@ -58,23 +61,22 @@ def apply(ports: Ports, job: ApplyJob) -> Receipt:
         A block is not the target after patching: the replica was changed by somebody else since prepare.
     """
     replica = Replica(job.replica, job.site)
-    lease = replica.lease() if ports.comm.rank == 0 and replica.record() is not None else None
-    try:
+    with holding(ports, replica) as fence:
         with ports.events.stage("plan"):
-            plan = loads(_Plan, ports.once("plan", lambda: dumps(_plan(ports, job, replica))), "plan")
+            plan = loads(_Plan, ports.once("plan", lambda: dumps(_plan(ports, job, replica, fence))), "plan")
         manifest = plan.manifest
         if plan.action == "apply":
             with ports.events.stage("check"):
-                _check_journals(ports, replica, plan)
-            if lease is not None:
-                lease.check()
+                _check_journals(ports, replica, plan, fence)
+            if ports.comm.rank == 0:
+                fence.check()
                 replica.save(dataclasses.replace(plan.record, applying=manifest.version))
             ports.comm.barrier("mark of a version being applied")
-            _roll_forward(ports, replica, plan)
+            _roll_forward(ports, replica, plan, fence)
             if job.full:
                 _verify(ports, replica, plan)
-            if lease is not None:
-                lease.check()
+            if ports.comm.rank == 0:
+                fence.check()
                 replica.save(
                     dataclasses.replace(
                         plan.record,
@@ -84,14 +86,11 @@ def apply(ports: Ports, job: ApplyJob) -> Receipt:
                         applying=None,
                     )
                 )
-        raw = ports.once("applied receipt", lambda: dumps(_close(ports, replica, plan)))
+        raw = ports.once("applied receipt", lambda: dumps(_close(ports, replica, plan, fence)))
         return loads(Receipt, raw, "applied receipt")
-    finally:
-        if lease is not None:
-            lease.release()
 
 
-def _plan(ports: Ports, job: ApplyJob, replica: Replica) -> _Plan:
+def _plan(ports: Ports, job: ApplyJob, replica: Replica, fence: Fence) -> _Plan:
     record, catalog = replica.need(), ports.catalog
     _, policy_sha = catalog.policy(f"replica {replica.directory} is at version {record.version} of it")
     check_policy(record.policy_sha256, policy_sha, f"replica {replica.directory}")
@@ -119,18 +118,19 @@ def _plan(ports: Ports, job: ApplyJob, replica: Replica) -> _Plan:
     decision = catalog.wait(f"decision on version {version}", lambda: catalog.decision(version), job.wait_s, job.poll_s)
     check_policy(decision.policy_sha256, policy_sha, f"decision on version {version}")
     if not decision.commit:
+        fence.check()
+        replica.drop_journals(version)
         if job.version is not None and version != record.version:
-            replica.drop_journals(version)
             raise Conflict(
                 f"version {version}",
                 found=f"a decision to abort it ({decision.reason})",
                 expected="a commit",
                 remedy="nothing is applied, what was prepared is dropped: wait for the next version",
             )
-        return _aborted(ports, replica, record, layout, version)
+        base, digest = catalog.sealed(record.version)
+        return _Plan("discard", record, layout, digest, base)
     manifest, digest = catalog.sealed(version)
-    _check_prepared(replica, decision, digest, version)
-    return _Plan("apply", record, layout, digest, manifest)
+    return _Plan("apply", record, layout, digest, manifest, str(_prepared(replica, decision, digest, version)))
 
 
 def _check_newest(ports: Ports, job: ApplyJob, replica: Replica, record: ReplicaRecord) -> None:
@@ -152,26 +152,20 @@ def _version(job: ApplyJob, replica: Replica, record: ReplicaRecord) -> int:
         return job.version
     if record.applying is not None:
         return record.applying
-    found = sorted(int(p.parent.name[1:]) for p in replica.work.glob("v*/prepared.json"))
-    return found[-1] if found else record.version
+    return max([record.version, *replica.sealed_versions()])
 
 
-def _aborted(ports: Ports, replica: Replica, record: ReplicaRecord, layout: SiteLayout, version: int) -> _Plan:
-    base, digest = ports.catalog.sealed(record.version)
-    replica.drop_journals(version)
-    return _Plan("discard", record, layout, digest, base)
-
-
-def _check_prepared(replica: Replica, decision: Decision, manifest_sha: str, version: int) -> None:
-    try:
-        receipt = loads(Receipt, replica.prepared(version).read_bytes(), str(replica.prepared(version)))
-    except OSError:
+def _prepared(replica: Replica, decision: Decision, manifest_sha: str, version: int) -> Path:
+    """The finished set of journals to replay."""
+    found = replica.sealed(version)
+    if found is None:
         raise NotReady(
             f"version {version} at {replica.directory}",
             found="nothing prepared",
             expected="a finished prepare",
             remedy=f"run dcr refit --site {replica.site} first: the version is committed, so it may be prepared late",
-        ) from None
+        )
+    receipt = loads(Receipt, prepared(found).read_bytes(), str(prepared(found)))
     if not receipt.manifest_sha256 == manifest_sha == decision.manifest_sha256:
         raise BaseMismatch(
             f"version {version}",
@@ -179,28 +173,30 @@ def _check_prepared(replica: Replica, decision: Decision, manifest_sha: str, ver
             expected=f"{decision.manifest_sha256[:16]}, which was committed",
             remedy="run dcr refit again",
         )
+    return found
 
 
-def _check_journals(ports: Ports, replica: Replica, plan: _Plan) -> None:
+def _check_journals(ports: Ports, replica: Replica, plan: _Plan, fence: Fence) -> None:
     """Every shard is there and every journal whole, on every rank, before the first word is written anywhere."""
     layout = plan.layout.layout
     with replica.checkpoint(layout) as checkpoint:
         for shard in range(ports.comm.rank, len(layout.shards), ports.comm.size):
             found = checkpoint.inventory(shard)
             replica.check_size(found, plan.record)
-            path = replica.journal(plan.manifest.version, shard)
+            path = journal(Path(plan.journals), shard)
             try:
                 check_journal(path, replica.binding(plan.manifest_sha256, found))
             except CorruptInput as error:
                 if plan.record.applying is None:
-                    durable.remove(replica.prepared(plan.manifest.version))
+                    fence.check()
+                    durable.remove(prepared(Path(plan.journals)))
                     raise
                 raise CorruptInput(error.what, found=error.found, expected=error.expected, remedy=RESTORE) from None
     ports.comm.barrier("all journals whole")
 
 
-def _roll_forward(ports: Ports, replica: Replica, plan: _Plan) -> None:
-    layout, version = plan.layout.layout, plan.manifest.version
+def _roll_forward(ports: Ports, replica: Replica, plan: _Plan, fence: Fence) -> None:
+    layout = plan.layout.layout
     mine = range(ports.comm.rank, len(layout.shards), ports.comm.size)
     total = sum(plan.record.files.get(layout.shards[s].file, 0) for s in mine)
     progress = ports.events.progress(total, "apply")
@@ -209,13 +205,14 @@ def _roll_forward(ports: Ports, replica: Replica, plan: _Plan) -> None:
             found = checkpoint.inventory(shard)
             replica.check_size(found, plan.record)
             binding = replica.binding(plan.manifest_sha256, found)
-            path = replica.journal(version, shard)
+            path = journal(Path(plan.journals), shard)
             with ports.events.stage("write", found.size):
                 patch_file(
                     Path(found.path),
                     (p for _, p in read_journal(path, binding)),
                     ports.kernels,
                     [d.path for d in found.datasets],
+                    fence.heed,
                 )
             progress.add(found.size)
     progress.done()
@@ -237,13 +234,14 @@ def _verify(ports: Ports, replica: Replica, plan: _Plan) -> None:
                 )
 
 
-def _close(ports: Ports, replica: Replica, plan: _Plan) -> Receipt:
+def _close(ports: Ports, replica: Replica, plan: _Plan, fence: Fence) -> Receipt:
     """Rank 0: the receipt in the store, then the journals go."""
     receipt = ports.receipt(
         "applied", replica.site, plan.manifest, plan.manifest_sha256, detail={"action": plan.action}
     )
     if plan.action != "discard":
         standing = ports.catalog.put_receipt(receipt)
+        fence.check()
         replica.drop_journals_until(plan.manifest.version)
         return receipt if plan.action == "done" else standing
     return receipt

@@ -22,8 +22,10 @@ from ..dtypes import dtype
 from ..errors import BaseMismatch, Conflict, CorruptInput, NotReady, VerifyFailed
 from ..jsonable import dumps, loads
 from ..layout import Placement, check_layout, make_tiles, part_spans, tile_words
+from ..lease import Fence
 from ..model import Layout, Manifest, Policy, ReplicaRecord, ShardLayout, SiteLayout
 from ..wire import PartHeader, unpack_part
+from .holding import holding
 from .ports import Ports
 from .relay import relay
 from .replica import RESTORE, Replica
@@ -71,20 +73,14 @@ def create_replica(ports: Ports, job: CreateJob) -> tuple[ReplicaRecord, bool]:
         The new shards do not have the version's state digest; they are removed.
     """
     replica = Replica(job.replica, job.site)
-    if ports.comm.rank == 0:
-        durable.make_dirs(str(replica.work))
-    lease = replica.lease() if ports.comm.rank == 0 else None
-    try:
+    with holding(ports, replica, new=True) as fence:
         plan = loads(_Plan, ports.once("plan", lambda: dumps(_plan(ports, job, replica))), "plan")
         policy = loads(Policy, ports.once("policy", lambda: dumps(ports.catalog.policy()[0])), "policy.json")
         check_manifest(policy, plan.manifest)
         if not plan.exists:
-            _fill(ports, job, replica, policy, plan)
+            _fill(ports, job, replica, policy, plan, fence)
         raw = ports.once("replica record", lambda: dumps(replica.need()))
         return loads(ReplicaRecord, raw, "replica record"), not plan.exists
-    finally:
-        if lease is not None:
-            lease.release()
 
 
 def _plan(ports: Ports, job: CreateJob, replica: Replica) -> _Plan:
@@ -122,6 +118,8 @@ def _plan(ports: Ports, job: CreateJob, replica: Replica) -> _Plan:
                 expected="an empty directory",
                 remedy="move it away: dcr-mpi never writes over files it did not make",
             )
+    for left in replica.directory.glob(_TEMP + "*"):  # of a job that died: were it alive, it could not publish them now
+        durable.remove(left)
     if job.source is not None:
         newest, _ = catalog.last_committed(catalog.last_opened())
         manifest = newest if job.version is None else catalog.sealed(job.version)[0]
@@ -170,9 +168,9 @@ def newest_anchor(ports: Ports, version: int | None = None) -> Manifest:
     )
 
 
-def _fill(ports: Ports, job: CreateJob, replica: Replica, policy: Policy, plan: _Plan) -> None:
-    layout = plan.layout.layout
-    hidden = Layout(layout.name, tuple(ShardLayout(_TEMP + s.file, s.datasets) for s in layout.shards))
+def _fill(ports: Ports, job: CreateJob, replica: Replica, policy: Policy, plan: _Plan, fence: Fence) -> None:
+    layout, temporary = plan.layout.layout, f"{_TEMP}{fence.epoch:08d}-"
+    hidden = Layout(layout.name, tuple(ShardLayout(temporary + s.file, s.datasets) for s in layout.shards))
     mine = [s for s in range(len(layout.shards)) if s % ports.comm.size == ports.comm.rank]
     with ports.events.stage("create"):
         target = ShardTarget(replica.directory, hidden, policy, mine)
@@ -198,9 +196,10 @@ def _fill(ports: Ports, job: CreateJob, replica: Replica, policy: Policy, plan: 
         target.discard()
         raise
     if ports.comm.rank == 0:
+        fence.check()
         replica.mark_creating(_creating(layout))
     ports.comm.barrier("mark of a replica being created")
-    target.publish(layout)
+    target.publish(layout, fence.check)
     ports.comm.barrier("all new shards in place")
     if ports.comm.rank == 0:
         files = {s.file: (replica.directory / s.file).stat().st_size for s in layout.shards}
@@ -208,7 +207,9 @@ def _fill(ports: Ports, job: CreateJob, replica: Replica, policy: Policy, plan: 
         record = ReplicaRecord(
             job.site, plan.policy_sha256, sha256(dumps(layout)), m.version, m.state, m.tensors, files
         )
+        fence.check()
         replica.save(record)
+        fence.check()
         durable.remove(replica.work / "creating")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +16,17 @@ from ..kernels.api import Kernels
 from .replica import RESTORE
 
 
-def patch_file(path: Path, patches: Iterable[Patch], kernels: Kernels, names: Sequence[str]) -> None:
+def patch_file(
+    path: Path,
+    patches: Iterable[Patch],
+    kernels: Kernels,
+    names: Sequence[str],
+    allowed: Callable[[], None] = lambda: None,
+) -> None:
     """Write patches into a shard and make it durable. Replayable from any state between base and target.
 
-    ``names`` are the shard's dataset paths, in its inventory's order.
+    ``names`` are the shard's dataset paths, in its inventory's order. ``allowed`` is called before each block is
+    written, and raises where it must not be any more.
 
     Each block is read, patched in memory, held against the digest that it must have, and written with one call.
 
@@ -35,7 +42,7 @@ def patch_file(path: Path, patches: Iterable[Patch], kernels: Kernels, names: Se
         try:
             scratch = _Scratch()
             for patch in patches:
-                _patch(fd, patch, kernels, names, path, scratch)
+                _patch(fd, patch, kernels, names, path, scratch, allowed)
             durable.sync(fd)
         finally:
             os.close(fd)
@@ -56,7 +63,15 @@ class _Scratch:
         return self._room[:need].view(dtype)
 
 
-def _patch(fd: int, patch: Patch, kernels: Kernels, names: Sequence[str], path: Path, scratch: _Scratch) -> None:
+def _patch(
+    fd: int,
+    patch: Patch,
+    kernels: Kernels,
+    names: Sequence[str],
+    path: Path,
+    scratch: _Scratch,
+    allowed: Callable[[], None],
+) -> None:
     width = patch.words.itemsize
     block = scratch.words(patch.size, patch.words.dtype)
     stop = patch.start + patch.size
@@ -64,6 +79,7 @@ def _patch(fd: int, patch: Patch, kernels: Kernels, names: Sequence[str], path: 
         at = patch.offset + patch.region.locate(patch.start) * width
         _read(fd, block, at, path)
         _change(block, patch, kernels, names, path)
+        allowed()
         _write(fd, block, at)
         return
     windows = [
@@ -78,6 +94,7 @@ def _patch(fd: int, patch: Patch, kernels: Kernels, names: Sequence[str], path: 
     _change(block, patch, kernels, names, path)
     for (a, b, first, _), window in zip(windows, held, strict=True):
         patch.region.put(window, a, b, block[a - patch.start : b - patch.start])
+        allowed()
         _write(fd, window, patch.offset + first * width)
 
 

@@ -15,12 +15,14 @@ from ..errors import BaseMismatch, Conflict, GeometryError, NotReady, ResourceEr
 from ..hdf5 import Inventory
 from ..journal import JournalWriter
 from ..jsonable import dumps, loads
+from ..lease import Fence
 from ..model import Manifest, Policy, Receipt, ReplicaRecord, SiteLayout, Tiling
 from ..units import bytes_text
+from .holding import holding
 from .landing import Landing
 from .ports import Ports
 from .relay import relay
-from .replica import RESTORE, Replica
+from .replica import RESTORE, Replica, journal, prepared
 from .state import check_digests, check_manifest
 from .tiling import load_tiling
 
@@ -69,8 +71,7 @@ def prepare(ports: Ports, job: PrepareJob) -> Receipt | None:
         A part is not what the manifest says, or does not decode to the target.
     """
     replica = Replica(job.replica, job.site)
-    lease = replica.lease() if ports.comm.rank == 0 and replica.record() is not None else None
-    try:
+    with holding(ports, replica) as fence:
         with ports.events.stage("plan"):
             plan = loads(_Plan, ports.once("plan", lambda: dumps(_plan(ports, job, replica))), "plan")
             if plan.manifest is None:
@@ -82,13 +83,10 @@ def prepare(ports: Ports, job: PrepareJob) -> Receipt | None:
             check_manifest(policy, manifest)
             what, record = f"record of replica {replica.directory}", plan.record
             check_digests(what, policy.tensors, record.tensors, record.state, RESTORE)
-        lanes = _receive(ports, job, replica, policy, tiling, plan)
+        lanes = _receive(ports, job, replica, policy, tiling, plan, fence)
         _check_state(policy, plan.record, manifest, lanes)
-        raw = ports.once("prepared receipt", lambda: dumps(_seal(ports, replica, plan, tiling)))
+        raw = ports.once("prepared receipt", lambda: dumps(_seal(ports, replica, plan, tiling, fence)))
         return loads(Receipt, raw, "prepared receipt")
-    finally:
-        if lease is not None:
-            lease.release()
 
 
 def check_fits(tiling: Tiling, site: SiteLayout, version: int) -> None:
@@ -167,11 +165,13 @@ def next_version(
 
 
 def _receive(
-    ports: Ports, job: PrepareJob, replica: Replica, policy: Policy, tiling: Tiling, plan: _Plan
+    ports: Ports, job: PrepareJob, replica: Replica, policy: Policy, tiling: Tiling, plan: _Plan, fence: Fence
 ) -> np.ndarray:
     """Relay and journal; returns the summed lanes of all ranks, uint64 (tensors, 2)."""
     manifest = plan.manifest
     assert manifest is not None
+    own = replica.journals(manifest.version, fence.epoch)
+    earlier = [folder for folder in replica.sets(manifest.version) if folder.name < own.name]
     layout = plan.layout.layout
     journals: dict[int, JournalWriter] = {}
     with replica.checkpoint(layout) as checkpoint:
@@ -181,13 +181,13 @@ def _receive(
                 inventories[shard] = checkpoint.inventory(shard)
                 replica.check_size(inventories[shard], plan.record)
                 binding = replica.binding(plan.manifest_sha256, inventories[shard])
-                journals[shard] = JournalWriter(replica.journal(manifest.version, shard), binding)
+                journals[shard] = JournalWriter(journal(own, shard), binding, [journal(e, shard) for e in earlier])
             landing = Landing(policy, tiling, manifest, checkpoint, inventories, ports.kernels)
             missing = [
                 landing.shards_of(k) - {s for s, j in journals.items() if k in j.done}
                 for k in range(len(manifest.parts))
             ]
-            _withdraw(ports, replica, manifest, any(missing))
+            _make_room(ports, replica, manifest, any(missing), fence)
             total = sum(e.size for e, shards in zip(manifest.parts, missing, strict=True) if shards)
             progress = ports.events.progress(total, "refit")
 
@@ -220,11 +220,16 @@ def _receive(
                 writer.close()
 
 
-def _withdraw(ports: Ports, replica: Replica, manifest: Manifest, missing: bool) -> None:
-    """Before any journal changes: the local receipt goes, and there must be room for what is still to be written."""
+def _make_room(ports: Ports, replica: Replica, manifest: Manifest, missing: bool, fence: Fence) -> None:
+    """Once every rank took over what unfinished tries hold, those go; there must be room for what is still to come.
+
+    A finished set stays until this job's own is finished.
+    """
     short = int(ports.comm.sum(np.array([missing], np.uint64), "parts missing")[0])
+    if ports.comm.rank == 0:
+        fence.check()
+        replica.drop_sets(manifest.version, fence.epoch, sealed=False)
     if short and ports.comm.rank == 0:
-        durable.remove(replica.prepared(manifest.version))
         width = manifest.dense_bytes / max(manifest.elements, 1)
         need = int(min(manifest.dense_bytes, manifest.changed * (1 + width)))
         free = shutil.disk_usage(replica.work).free
@@ -235,7 +240,7 @@ def _withdraw(ports: Ports, replica: Replica, manifest: Manifest, missing: bool)
                 expected=f"about {bytes_text(need)} for {manifest.changed} changed words",
                 remedy="make room on that file system, then run dcr refit again",
             )
-    ports.comm.barrier("local receipt withdrawn")
+    ports.comm.barrier("room for the journals")
 
 
 def _sum(journals: dict[int, JournalWriter], tensors: int) -> np.ndarray:
@@ -263,8 +268,8 @@ def _check_state(policy: Policy, record: ReplicaRecord, manifest: Manifest, move
             )
 
 
-def _seal(ports: Ports, replica: Replica, plan: _Plan, tiling: Tiling) -> Receipt:
-    """Rank 0, once every rank's journals are durable: the local receipt, then the store's."""
+def _seal(ports: Ports, replica: Replica, plan: _Plan, tiling: Tiling, fence: Fence) -> Receipt:
+    """Rank 0, once every rank's journals are durable: the local receipt, then the store's; then older sets may go."""
     manifest = plan.manifest
     assert manifest is not None
     receipt = ports.receipt(
@@ -274,5 +279,9 @@ def _seal(ports: Ports, replica: Replica, plan: _Plan, tiling: Tiling) -> Receip
         plan.manifest_sha256,
         detail={"layout": tiling.layouts[replica.site], "shards": len(plan.layout.layout.shards)},
     )
-    durable.replace(str(replica.prepared(manifest.version)), dumps(receipt))
-    return ports.catalog.put_receipt(receipt)
+    fence.check()
+    durable.replace(prepared(replica.journals(manifest.version, fence.epoch)), dumps(receipt))
+    standing = ports.catalog.put_receipt(receipt)
+    fence.check()
+    replica.drop_sets(manifest.version, fence.epoch, sealed=True)
+    return standing

@@ -14,7 +14,6 @@ from ..errors import BaseMismatch, CorruptInput, GeometryError, NotReady, from_o
 from ..hdf5 import Inventory
 from ..journal import Binding
 from ..jsonable import dumps, loads
-from ..lease import Lease
 from ..model import Layout, ReplicaRecord
 
 RESTORE = "Restore it: remove the directory, then dcr init --site SITE and dcr refit --site SITE --catch-up"
@@ -71,25 +70,33 @@ class Replica:
         """Say durably that shards of this layout, without a record yet, are ours: a killed creation may go on."""
         durable.replace(str(self.work / "creating"), layout_sha256.encode())
 
-    def lease(self) -> Lease:
-        """Take the replica's lease; see :class:`dcr_mpi.lease.Lease`."""
-        return Lease(self.work)
+    def journals(self, version: int, epoch: int) -> Path:
+        """The set of a version's journals that the job with this lease epoch writes: no other job ever does."""
+        return self._sets(version) / f"e{epoch:08d}"
 
-    def journals(self, version: int) -> Path:
-        return self.work / f"v{version:06d}"
+    def sets(self, version: int) -> list[Path]:
+        """Every set of a version's journals, finished or not, the newest epoch first."""
+        return sorted(self._sets(version).glob("e[0-9]*"), reverse=True)
 
-    def journal(self, version: int, shard: int) -> Path:
-        return self.journals(version) / f"{shard:06d}.journal"
+    def sealed(self, version: int) -> Path | None:
+        """The newest finished set, which apply replays: the one with a local receipt."""
+        return next((s for s in self.sets(version) if prepared(s).exists()), None)
 
-    def prepared(self, version: int) -> Path:
-        """The local receipt of a finished prepare: written once all journals are durable."""
-        return self.journals(version) / "prepared.json"
+    def sealed_versions(self) -> list[int]:
+        return sorted({int(p.parts[-3][1:]) for p in self.work.glob("v*/e*/prepared.json")})
+
+    def drop_sets(self, version: int, before: int, *, sealed: bool) -> None:
+        """Remove a version's sets of epochs ``before`` this one, finished ones too where ``sealed``."""
+        for folder in self.sets(version):
+            if int(folder.name[1:]) < before and (sealed or not prepared(folder).exists()):
+                _drop(folder)
 
     def drop_journals(self, version: int) -> None:
-        """Remove a version's journals; the local receipt goes first, so that no half-removed set looks finished."""
-        if self.journals(version).exists():
-            durable.remove(str(self.prepared(version)))
-            shutil.rmtree(self.journals(version), ignore_errors=True)
+        """Remove all of a version's journals."""
+        for folder in self.sets(version):
+            _drop(folder)
+        if self._sets(version).exists():
+            shutil.rmtree(self._sets(version), ignore_errors=True)
             durable.fsync_dir(str(self.work))
 
     def drop_journals_until(self, version: int) -> None:
@@ -97,6 +104,9 @@ class Replica:
         for folder in self.work.glob("v[0-9]*"):
             if (number := int(folder.name[1:])) <= version:
                 self.drop_journals(number)
+
+    def _sets(self, version: int) -> Path:
+        return self.work / f"v{version:06d}"
 
     def checkpoint(self, layout: Layout) -> Checkpoint:
         """The replica's shards, to be read under ``layout``."""
@@ -133,3 +143,21 @@ class Replica:
 
     def binding(self, manifest_sha256: str, found: Inventory) -> Binding:
         return Binding(manifest_sha256, found.file, geometry_sha256(found))
+
+
+def journal(journals: Path, shard: int) -> Path:
+    """A shard's journal in a set of them."""
+    return journals / f"{shard:06d}.journal"
+
+
+def prepared(journals: Path) -> Path:
+    """The local receipt of a finished prepare: written once all journals of the set are durable."""
+    return journals / "prepared.json"
+
+
+def _drop(journals: Path) -> None:
+    """The local receipt goes first, so that no half-removed set looks finished."""
+    durable.remove(prepared(journals))
+    shutil.rmtree(journals, ignore_errors=True)
+    if journals.parent.exists():
+        durable.fsync_dir(journals.parent)

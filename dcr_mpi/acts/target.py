@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +79,11 @@ class ShardTarget:
             except OSError as error:
                 raise from_os_error(error, f"fsync of {self._layout.shards[shard].file}") from error
 
-    def publish(self, layout: Layout) -> None:
-        """Give the shards their names."""
+    def publish(self, layout: Layout, allowed: Callable[[], None] = lambda: None) -> None:
+        """Give the shards their names; ``allowed`` is called before each, and raises where that must not be."""
         self._close()
         for shard in self._mine:
+            allowed()
             durable.rename(
                 str(self._directory / self._layout.shards[shard].file), str(self._directory / layout.shards[shard].file)
             )

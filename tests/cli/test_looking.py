@@ -10,11 +10,18 @@ from typing import Any
 import h5py
 import pytest
 
+from dcr_mpi.acts.replica import journal
 from tests.cli.conftest import Stages
 from tests.cli.shell import dcr, everything, flip, here
 from tests.world import World
 
 STRACE = ("strace", "-f", "-qq", "-o", "/dev/null")
+
+
+def _journal(world: World) -> Path:
+    journals = world.replica().sealed(1)
+    assert journals is not None
+    return journal(journals, 0)
 
 
 def _newest(world: World) -> tuple[dict[str, Any], str]:
@@ -127,7 +134,7 @@ def test_inspect_a_part_and_an_anchors_part(stages: Stages) -> None:
 def test_inspect_a_journal_and_objects_of_the_store(stages: Stages) -> None:
     world = stages["prepared"]
     store = world.path / "store/test"
-    found = _inspect(world.replica().journal(1, 0), world)
+    found = _inspect(_journal(world), world)
     assert (found["kind"], found["finished"], found["torn"]) == ("journal", True, False)
     assert found["binding"]["shard"] == "engine-00000.h5" and found["parts"]
     found = _inspect(store / "versions/000001/manifest.json", world)
@@ -171,7 +178,7 @@ def test_inspect_what_was_cut(stages: Stages, tmp_path: Path) -> None:
     cut = tmp_path / "cut"
     cut.write_bytes(part.read_bytes()[:-1])
     assert world.run(1, "inspect", str(cut)).code == 11
-    cut.write_bytes(world.replica().journal(1, 0).read_bytes()[:-1])
+    cut.write_bytes(_journal(world).read_bytes()[:-1])
     assert _inspect(cut, world)["torn"], "a journal's whole frames are still shown"
     assert world.run(1, "inspect", str(tmp_path / "none")).code == 10
 

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -22,12 +23,13 @@ from dcr_mpi.acts.encode import encode
 from dcr_mpi.acts.init import InitJob, init_policy, register_site
 from dcr_mpi.acts.next_version import EncodeJob, find_next, open_version
 from dcr_mpi.acts.relay import relay
+from dcr_mpi.acts.replica import journal
 from dcr_mpi.acts.target import ShardTarget
 from dcr_mpi.catalog import Catalog
 from dcr_mpi.comm import Solo
 from dcr_mpi.errors import BaseMismatch, Conflict, CorruptInput, DcrError, NotReady, ResourceError, VerifyFailed
 from dcr_mpi.journal import Binding, Frame, JournalWriter, Patch, read_journal
-from dcr_mpi.model import PartEntry
+from dcr_mpi.model import Layout, PartEntry
 from dcr_mpi.region import Region
 from tests.acts.local import SMALL, Local
 from tests.world import read_all
@@ -63,7 +65,9 @@ def test_a_damaged_journal_never_leaves_the_replica_between_versions(world: Loca
     world.encode(checkpoint(world.path / "s1", 1))
     world.prepare()
     world.commit()
-    path = world.replica.journal(1, 0)
+    journals = world.replica.sealed(1)
+    assert journals is not None
+    path = journal(journals, 0)
     raw = bytearray(path.read_bytes())
     if damage == "gone":
         path.unlink()
@@ -79,7 +83,7 @@ def test_a_damaged_journal_never_leaves_the_replica_between_versions(world: Loca
 
 
 def test_refit_again_killed_then_commit_and_apply(world: Local, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second refit reopens finished journals (cuts their end frames); dying there must not end in a dead end."""
+    """A second refit takes finished journals over into its own; dying there must not end in a dead end."""
     world.encode(checkpoint(world.path / "s1", 1))
     world.prepare()
 
@@ -110,8 +114,8 @@ def test_create_killed_between_its_renames_runs_again(tmp_path: Path, monkeypatc
 
     whole = ShardTarget.publish
 
-    def die(self: ShardTarget, layout: object) -> None:
-        whole(self, layout)  # type: ignore[arg-type]
+    def die(self: ShardTarget, layout: Layout, allowed: Callable[[], None]) -> None:
+        whole(self, layout, allowed)
         raise Killed
 
     job = CreateJob("s", local.replica.directory)

@@ -13,6 +13,7 @@ from dcr_mpi.acts.create import CreateJob, create_replica
 from dcr_mpi.acts.init import InitJob, init_policy, register_site
 from dcr_mpi.checkpoint import fingerprint
 from dcr_mpi.errors import BaseMismatch, Conflict, CorruptInput, GeometryError, NotReady, UsageError, VerifyFailed
+from dcr_mpi.lease import Lease
 from dcr_mpi.synth import TINY, site_layout, trainer_layout, write_checkpoint
 from tests.acts.local import Local
 from tests.world import scatter_full
@@ -285,7 +286,7 @@ def test_a_part_replaced_in_the_store(local: Local, steps: list[Path]) -> None:
 
 def test_a_lease_is_held_once(local: Local, steps: list[Path]) -> None:
     local.encode(steps[1])
-    with local.replica.lease(), pytest.raises(Conflict, match="held by pid"):
+    with Lease(local.replica.work), pytest.raises(Conflict, match="held by pid"):
         local.prepare()
     assert local.prepare() is not None
 

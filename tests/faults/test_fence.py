@@ -1,0 +1,236 @@
+"""A job that was taken for dead and goes on all the same: it must not touch what its successor works on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dcr_mpi import durable, lease
+from dcr_mpi.acts import apply as apply_module
+from dcr_mpi.acts import patch, prepare
+from dcr_mpi.acts.create import CreateJob, create_replica
+from dcr_mpi.acts.replica import journal
+from dcr_mpi.acts.target import ShardTarget
+from dcr_mpi.errors import Conflict, DcrError
+from dcr_mpi.journal import Binding, Frame, JournalWriter, read_journal
+from dcr_mpi.lease import Fence, Lease
+from dcr_mpi.synth import TINY, site_layout, trainer_layout, write_checkpoint
+from tests.acts.local import Local
+from tests.world import scatter_full
+
+TRAINER, SITE = trainer_layout(TINY), site_layout(TINY)
+BINDING = Binding("0" * 64, "a.h5", "1" * 64)
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("steps")
+    for step in range(3):
+        write_checkpoint(folder / f"{step}", TRAINER, step)
+    return [folder / f"{step}" for step in range(3)]
+
+
+@pytest.fixture
+def local(tmp_path: Path, steps: list[Path]) -> Local:
+    made = Local(tmp_path, TRAINER, SITE)
+    made.begin(steps[0])
+    return made
+
+
+def _full(step: Path) -> dict[tuple[int, str], bytes]:
+    return scatter_full(step, TRAINER, SITE)
+
+
+def _meanwhile(monkeypatch: pytest.MonkeyPatch, where: object, name: str, course: Callable[[], None]) -> list[int]:
+    """At the first call of ``where.name`` this job stands still, is taken for dead, and ``course`` happens."""
+    whole, calls = getattr(where, name), []
+
+    def late(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            with monkeypatch.context() as dead:
+                dead.setattr(lease, "_alive", lambda *_: False)
+                course()
+        return whole(*args, **kwargs)
+
+    monkeypatch.setattr(where, name, late)
+    return calls
+
+
+def test_a_late_job_does_not_patch_a_newer_version(
+    local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds the words of version 1 in its hands while its successor brings the replica to version 2."""
+    local.encode(steps[1])
+    local.prepare()
+    local.commit()
+    other = Local(local.path, TRAINER, SITE)
+
+    def course() -> None:
+        assert other.apply().version == 1
+        other.cycle(steps[2])
+
+    calls = _meanwhile(monkeypatch, patch, "_change", course)
+    with pytest.raises(Conflict, match="another job that took it over"):
+        local.apply()
+    assert calls
+    assert local.words() == _full(steps[2])
+    assert local.replica.need().version == 2
+    assert local.prepare() is None, "and the lease is free again"
+
+
+@pytest.mark.parametrize("at", ["_check_journals", "_roll_forward", "_close"])
+def test_a_late_rank_0_changes_neither_record_nor_journals(
+    local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    local.encode(steps[1])
+    local.prepare()
+    local.commit()
+    other = Local(local.path, TRAINER, SITE)
+
+    def course() -> None:
+        other.apply()
+        other.encode(steps[2])
+        other.prepare()
+
+    _meanwhile(monkeypatch, apply_module, at, course)
+    with pytest.raises(DcrError):
+        local.apply()
+    assert local.words() == _full(steps[1])
+    local.commit()
+    assert local.apply().version == 2, "what the successor prepared is whole"
+    assert local.words() == _full(steps[2])
+
+
+def test_a_late_prepare_writes_journals_of_its_own(
+    local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local.encode(steps[1])
+    other = Local(local.path, TRAINER, SITE)
+    seen: dict[Path, bytes] = {}
+
+    def course() -> None:
+        other.prepare()
+        journals = other.replica.sealed(1)
+        assert journals is not None
+        seen.update({path: path.read_bytes() for path in journals.iterdir()})
+
+    _meanwhile(monkeypatch, prepare, "_check_state", course)
+    with pytest.raises(DcrError):
+        local.prepare()
+    assert seen
+    assert {path: path.read_bytes() for path in seen} == seen
+    local.commit()
+    local.apply()
+    assert local.words() == _full(steps[1])
+
+
+def test_a_late_creation_publishes_nothing(tmp_path: Path, steps: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its temporary shards are gone: the replica is the one that its successor made."""
+    local = Local(tmp_path, TRAINER, SITE)
+    local.begin(steps[0])
+    other, job = Local(tmp_path, TRAINER, SITE), CreateJob("s", tmp_path / "second")
+
+    def course() -> None:
+        create_replica(other.ports, job)
+
+    _meanwhile(monkeypatch, ShardTarget, "sync", course)
+    with pytest.raises(DcrError):
+        create_replica(local.ports, job)
+    record, created = create_replica(other.ports, job)
+    assert not created
+    assert record.version == 0
+    assert not list((tmp_path / "second").glob(".dcr-new-*"))
+
+
+def test_every_rank_sees_that_the_lease_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Lease(tmp_path)
+    fence = Fence(tmp_path, first.grant)
+    fence.check()
+    first.release()
+    with pytest.raises(Conflict):
+        fence.check()
+    second = Lease(tmp_path)
+    fence = Fence(tmp_path, second.grant)
+    fence.heed()
+    monkeypatch.setattr(lease, "_alive", lambda *_: False)
+    third = Lease(tmp_path)
+    monkeypatch.setattr(lease, "LOOK_S", 0)
+    for late in (fence.heed, fence.check, second.check):
+        with pytest.raises(Conflict, match="took it over"):
+            late()
+    assert (first.epoch, second.epoch, third.epoch) == (1, 2, 3)
+    second.release()  # a late one's leaving gives nobody's lease back
+    third.check()
+    third.release()
+
+
+def test_a_lease_of_a_removed_directory_is_no_lease(tmp_path: Path) -> None:
+    """Epochs begin again in a replica that was made anew; the old job's nonce tells it apart."""
+    old = Lease(tmp_path / "work")
+    (tmp_path / "work/lease-00000001").unlink()
+    new = Lease(tmp_path / "work")
+    assert new.epoch == old.epoch
+    with pytest.raises(Conflict):
+        old.check()
+    new.release()
+
+
+@pytest.mark.parametrize("cut", [0, 1, 30, None])
+def test_a_journal_takes_over_what_is_whole(tmp_path: Path, cut: int | None) -> None:
+    """From several earlier tries, torn or not; what their writers still append is not in it."""
+    frames = {k: Frame({0: (k, k)}, []) for k in range(5)}
+    older, newer = JournalWriter(tmp_path / "e1/0", BINDING), JournalWriter(tmp_path / "e2/0", BINDING)
+    for k in (0, 1):
+        older.append(k, frames[k])
+    for k in (1, 2):
+        newer.append(k, frames[k])
+    if cut:
+        raw = (tmp_path / "e2/0").read_bytes()
+        (tmp_path / "e2/0").write_bytes(raw[:-cut])
+    elif cut == 0:
+        (tmp_path / "e2/0").unlink()
+    mine = JournalWriter(tmp_path / "e3/0", BINDING, [tmp_path / "e2/0", tmp_path / "e1/0", tmp_path / "e0/0"])
+    assert mine.done == ({0, 1, 2} if cut is None else {0, 1})
+    newer.append(3, frames[3])
+    for k in sorted({0, 1, 2, 3, 4} - mine.done):
+        mine.append(k, frames[k])
+    mine.finish()
+    assert sorted(part for part, _ in mine.frames) == [0, 1, 2, 3, 4]
+    assert list(read_journal(tmp_path / "e3/0", BINDING)) == []  # frames without patches, all whole, and an end
+    other = JournalWriter(tmp_path / "e4/0", Binding("2" * 64, "a.h5", "1" * 64), [tmp_path / "e3/0"])
+    assert other.done == set(), "a journal for another manifest gives nothing"
+    for writer in (older, newer, other):
+        writer.close()
+
+
+def test_unfinished_sets_of_journals_do_not_pile_up(
+    local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three tries that die late leave one set, and the fourth finishes from it without a fetch."""
+    local.encode(steps[1])
+
+    class Killed(BaseException): ...
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as dying:
+        dying.setattr(JournalWriter, "finish", die)
+        for _ in range(3):
+            with pytest.raises(Killed):
+                local.prepare()
+            assert len(local.replica.sets(1)) == 1
+    monkeypatch.setattr(local.ports.catalog, "part", die)
+    local.prepare()
+    (only,) = local.replica.sets(1)
+    assert only == local.replica.sealed(1)
+    assert np.all([journal(only, k).exists() for k in range(len(SITE.shards))])
+    durable.remove(only / "prepared.json")
+    assert local.replica.sealed(1) is None
