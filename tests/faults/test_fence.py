@@ -147,9 +147,7 @@ def test_a_late_creation_publishes_nothing(tmp_path: Path, steps: list[Path], mo
     assert not list((tmp_path / "second").glob(".dcr-new-*"))
 
 
-def test_every_rank_sees_that_the_lease_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_rank_sees_that_the_lease_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Lease(tmp_path)
     fence = Fence(tmp_path, first.grant)
     fence.check()
