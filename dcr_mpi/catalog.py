@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ from .digest import sha256
 from .documents import SMALL, Documents
 from .errors import BaseMismatch, Conflict, CorruptInput, NotReady, UsageError
 from .jsonable import MAX_JSON, dumps, loads
-from .model import Decision, Manifest, Open, PartEntry, Policy, Receipt, SiteLayout, Tiling
+from .model import Decision, Hold, Manifest, Open, PartEntry, Policy, Receipt, SiteLayout, Tiling
 from .signing import NO_KEYS, Keyring, Place
 from .signing.api import site_role
 from .store.api import Store
@@ -64,6 +65,9 @@ class Catalog:
 
     def _receipt_place(self, version: int, act: str, site: str) -> Place:
         return Place(self.version_key(version, f"{act}/{check_name('site', site)}.json"), site_role(site), version)
+
+    def _hold_place(self, site: str, number: str) -> Place:
+        return Place(f"{self.name}/holds/{check_name('site', site)}/{number}.json", site_role(site))
 
     # -- typed objects ----------------------------------------------------------------------------------------
 
@@ -160,6 +164,19 @@ class Catalog:
         place = self._version_place(manifest.version, "manifest.json", anchor)
         lost = "another publisher sealed this version with other content: its manifest stands"
         return self._documents.put(place, manifest, lost)
+
+    def has_anchor(self, version: int) -> bool:
+        """Whether a sealed anchor of this version is there."""
+        return self.store.stat(self.version_key(version, "manifest.json", anchor=True)) is not None
+
+    def put_hold(self, hold: Hold) -> None:
+        """Tell the collector that a site works from a version on."""
+        self._documents.put_first(Hold, self._hold_place(hold.site, uuid.uuid4().hex), hold)
+
+    def hold(self, site: str, number: str) -> Hold | None:
+        """A site's hold, named by its number."""
+        found = self._documents.read(Hold, self._hold_place(site, number), SMALL, site=site)
+        return None if found is None else found[0]
 
     def receipt(self, version: int, act: str, site: str) -> tuple[Receipt, str] | None:
         """A site's ``prepared`` or ``applied`` receipt, and its digest."""
@@ -259,6 +276,9 @@ class Catalog:
     def sealed(self, version: int) -> tuple[Manifest, str]:
         found = self.manifest(version)
         if found is None:
+            decision = self.decision(version)
+            if decision is not None and decision.commit:
+                raise self.collected(version)
             raise NotReady(
                 f"manifest of version {version}",
                 found="none yet",
@@ -266,6 +286,15 @@ class Catalog:
                 remedy="wait for the trainer's encode to finish, or run it again",
             )
         return found
+
+    def collected(self, version: int) -> NotReady:
+        """The error of who needs a version that was committed and is gone."""
+        return NotReady(
+            f"version {version} of policy {self.name!r}",
+            found="a commit, and no manifest any more: dcr gc collected it",
+            expected="a version that is still kept",
+            remedy="a replica that far behind comes back by an anchor: dcr refit --catch-up, or dcr repair",
+        )
 
     def wait(self, what: str, look: Callable[[], T | None], wait_s: float, poll_s: tuple[float, float]) -> T:
         """Look until there is something, with a growing pause; raises NotReady once ``wait_s`` is over."""

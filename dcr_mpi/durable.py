@@ -13,6 +13,7 @@ import errno
 import os
 import re
 import secrets
+import shutil
 import socket
 import stat
 import time
@@ -79,6 +80,22 @@ def rename(temp: StrPath, path: StrPath) -> None:
     with _doing(f"renaming {temp} to {path}"):
         os.replace(temp, path)
     fsync_dir(_parent(path))
+
+
+def copy(source: StrPath, path: StrPath) -> None:
+    """Give ``path`` the content of a file, as :func:`replace` does, without holding it in memory."""
+    with _doing(f"copying {source} to {path}"):
+        temp = _write_temp(path, b"")
+        try:
+            shutil.copyfile(source, temp)
+            with open(temp, "rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(temp, path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temp)
+            raise
+        fsync_dir(_parent(path))
 
 
 def sync(fd: int) -> None:

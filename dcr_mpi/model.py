@@ -232,6 +232,20 @@ class Decision:
 
 
 @dataclass(frozen=True)
+class Hold:
+    """A site's word that it works from ``version`` on (an anchor, then the deltas after it) before it has a receipt.
+
+    The collector keeps both until the object is older than ``ttl_s`` seconds, by the store's own clock.
+    """
+
+    site: str
+    policy_sha256: str
+    version: int
+    ttl_s: float
+    format: int = 1
+
+
+@dataclass(frozen=True)
 class ReplicaRecord:
     """The site's own word on its replica, replaced atomically, last.
 

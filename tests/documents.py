@@ -89,7 +89,7 @@ def _decide(world: Local) -> object:
 
 
 def _prepare_anew(world: Local) -> object:
-    shutil.rmtree(world.replica.journals(2), ignore_errors=True)
+    world.replica.drop_journals(2)
     return world.prepare(2)
 
 
@@ -127,10 +127,12 @@ TARGETS = {
     "replica record, creating": Target(
         "replica/.dcr/replica.json", lambda w: create_replica(w.site_ports, CreateJob("s", w.replica.directory))
     ),
-    "local receipt": Target("replica/.dcr/v000002/prepared.json", Local.apply),
-    "journal": Target("replica/.dcr/v000002/000000.journal", Local.apply),
-    "journal, again": Target("replica/.dcr/v000002/000000.journal", lambda w: w.prepare(2)),
-    "journal, inspected": Target("replica/.dcr/v000002/000000.journal", lambda w: inspect(w.replica.journal(2, 0))),
+    "local receipt": Target("replica/.dcr/v000002/e00000004/prepared.json", Local.apply),
+    "journal": Target("replica/.dcr/v000002/e00000004/000000.journal", Local.apply),
+    "journal, again": Target("replica/.dcr/v000002/e00000004/000000.journal", lambda w: w.prepare(2)),
+    "journal, inspected": Target(
+        "replica/.dcr/v000002/e00000004/000000.journal", lambda w: inspect(journal(w.replica.journals(2, 4), 0))
+    ),
     "publisher's record": Target("state/baseline.json", _encode),
 }
 

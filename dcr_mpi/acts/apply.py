@@ -21,14 +21,17 @@ from ..model import Decision, Manifest, Policy, Receipt, ReplicaRecord, SiteLayo
 from .holding import holding
 from .patch import patch_file
 from .ports import Ports
-from .prepare import next_version
+from .prepare_plan import next_version
 from .replica import RESTORE, Replica, journal, prepared
 from .state import checkpoint_lanes
 
 
 @dataclass(frozen=True)
 class ApplyJob:
-    """What to apply. ``version`` None: the one that is prepared. ``full`` reads the whole replica again afterwards."""
+    """What to apply. ``version`` None: the one that is prepared. ``full`` reads the whole replica again afterwards.
+
+    ``report``: put the receipt in the store.
+    """
 
     site: str
     replica: Path
@@ -36,6 +39,7 @@ class ApplyJob:
     wait_s: float = 0.0
     poll_s: tuple[float, float] = (0.05, 2.0)
     full: bool = False
+    report: bool = True
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class _Plan:
     manifest_sha256: str
     manifest: Manifest
     journals: str = ""  # the finished set to replay
+    binding: str = ""  # what the journals are bound to
 
 
 def apply(ports: Ports, job: ApplyJob) -> Receipt:
@@ -86,7 +91,7 @@ def apply(ports: Ports, job: ApplyJob) -> Receipt:
                         applying=None,
                     )
                 )
-        raw = ports.once("applied receipt", lambda: dumps(_close(ports, replica, plan, fence)))
+        raw = ports.once("applied receipt", lambda: dumps(_close(ports, job, replica, plan, fence)))
         return loads(Receipt, raw, "applied receipt")
 
 
@@ -130,7 +135,8 @@ def _plan(ports: Ports, job: ApplyJob, replica: Replica, fence: Fence) -> _Plan:
         base, digest = catalog.sealed(record.version)
         return _Plan("discard", record, layout, digest, base)
     manifest, digest = catalog.sealed(version)
-    return _Plan("apply", record, layout, digest, manifest, str(_prepared(replica, decision, digest, version)))
+    folder, binding = _prepared(replica, record, decision, digest, version)
+    return _Plan("apply", record, layout, digest, manifest, str(folder), binding)
 
 
 def _check_newest(ports: Ports, job: ApplyJob, replica: Replica, record: ReplicaRecord) -> None:
@@ -155,25 +161,31 @@ def _version(job: ApplyJob, replica: Replica, record: ReplicaRecord) -> int:
     return max([record.version, *replica.sealed_versions()])
 
 
-def _prepared(replica: Replica, decision: Decision, manifest_sha: str, version: int) -> Path:
-    """The finished set of journals to replay."""
-    found = replica.sealed(version)
-    if found is None:
+def _prepared(
+    replica: Replica, record: ReplicaRecord, decision: Decision, manifest_sha: str, version: int
+) -> tuple[Path, str]:
+    """The finished set of journals to replay, of a prepare or a repair, and what they are bound to."""
+    folder = replica.sealed(version)
+    if folder is None:
         raise NotReady(
             f"version {version} at {replica.directory}",
             found="nothing prepared",
             expected="a finished prepare",
-            remedy=f"run dcr refit --site {replica.site} first: the version is committed, so it may be prepared late",
+            remedy=f"run dcr repair --site {replica.site}: an apply was under way, and its journals are gone"
+            if record.applying is not None
+            else f"run dcr refit --site {replica.site} first: the version is committed, so it may be prepared late",
         )
-    receipt = loads(Receipt, prepared(found).read_bytes(), str(prepared(found)))
-    if not receipt.manifest_sha256 == manifest_sha == decision.manifest_sha256:
+    receipt = loads(Receipt, prepared(folder).read_bytes(), str(prepared(folder)))
+    found = (receipt.manifest_sha256, receipt.base, decision.manifest_sha256)
+    # A repair's journals hold what differs from the replica as it is: they have no base.
+    if found != (manifest_sha, None if receipt.act == "repaired" else record.version, manifest_sha):
         raise BaseMismatch(
             f"version {version}",
-            found=f"journals for manifest {receipt.manifest_sha256[:16]}",
-            expected=f"{decision.manifest_sha256[:16]}, which was committed",
+            found=f"journals for manifest {receipt.manifest_sha256[:16]} from version {receipt.base}",
+            expected=f"{decision.manifest_sha256[:16]}, which was committed, from version {record.version}",
             remedy="run dcr refit again",
         )
-    return found
+    return folder, str(receipt.detail.get("binding", manifest_sha))
 
 
 def _check_journals(ports: Ports, replica: Replica, plan: _Plan, fence: Fence) -> None:
@@ -185,13 +197,16 @@ def _check_journals(ports: Ports, replica: Replica, plan: _Plan, fence: Fence) -
             replica.check_size(found, plan.record)
             path = journal(Path(plan.journals), shard)
             try:
-                check_journal(path, replica.binding(plan.manifest_sha256, found))
+                check_journal(path, replica.binding(plan.binding, found))
             except CorruptInput as error:
                 if plan.record.applying is None:
                     fence.check()
                     durable.remove(prepared(Path(plan.journals)))
                     raise
-                raise CorruptInput(error.what, found=error.found, expected=error.expected, remedy=RESTORE) from None
+                remedy = (
+                    f"run dcr repair --site {replica.site}: it makes the version anew, from an anchor and the chain"
+                )
+                raise CorruptInput(error.what, found=error.found, expected=error.expected, remedy=remedy) from None
     ports.comm.barrier("all journals whole")
 
 
@@ -204,7 +219,7 @@ def _roll_forward(ports: Ports, replica: Replica, plan: _Plan, fence: Fence) -> 
         for shard in mine:
             found = checkpoint.inventory(shard)
             replica.check_size(found, plan.record)
-            binding = replica.binding(plan.manifest_sha256, found)
+            binding = replica.binding(plan.binding, found)
             path = journal(Path(plan.journals), shard)
             with ports.events.stage("write", found.size):
                 patch_file(
@@ -234,13 +249,13 @@ def _verify(ports: Ports, replica: Replica, plan: _Plan) -> None:
                 )
 
 
-def _close(ports: Ports, replica: Replica, plan: _Plan, fence: Fence) -> Receipt:
+def _close(ports: Ports, job: ApplyJob, replica: Replica, plan: _Plan, fence: Fence) -> Receipt:
     """Rank 0: the receipt in the store, then the journals go."""
     receipt = ports.receipt(
         "applied", replica.site, plan.manifest, plan.manifest_sha256, detail={"action": plan.action}
     )
     if plan.action != "discard":
-        standing = ports.catalog.put_receipt(receipt)
+        standing = ports.catalog.put_receipt(receipt) if job.report else receipt
         fence.check()
         replica.drop_journals_until(plan.manifest.version)
         return receipt if plan.action == "done" else standing

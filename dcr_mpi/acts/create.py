@@ -23,7 +23,7 @@ from ..errors import BaseMismatch, Conflict, CorruptInput, NotReady, VerifyFaile
 from ..jsonable import dumps, loads
 from ..layout import Placement, check_layout, make_tiles, part_spans, tile_words
 from ..lease import Fence
-from ..model import Layout, Manifest, Policy, ReplicaRecord, ShardLayout, SiteLayout
+from ..model import Hold, Layout, Manifest, Policy, ReplicaRecord, ShardLayout, SiteLayout
 from ..wire import PartHeader, unpack_part
 from .holding import holding
 from .ports import Ports
@@ -40,7 +40,8 @@ _UNIT_BYTES = 16 << 20
 @dataclass(frozen=True)
 class CreateJob:
     """``source`` None: the newest anchor in the store; else a checkpoint directory in the trainer's layout that holds
-    ``version`` (None: the newest committed one; its state digest is checked)."""
+    ``version`` (None: the newest committed one; its state digest is checked). ``hold_s``: for how long the collector
+    keeps what the new replica goes on from, until the site reports."""
 
     site: str
     replica: Path
@@ -48,6 +49,7 @@ class CreateJob:
     version: int | None = None
     degree: int = 2
     window: int = 4
+    hold_s: float = 7 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,9 @@ def create_replica(ports: Ports, job: CreateJob) -> tuple[ReplicaRecord, bool]:
         policy = loads(Policy, ports.once("policy", lambda: dumps(ports.catalog.policy()[0])), "policy.json")
         check_manifest(policy, plan.manifest)
         if not plan.exists:
+            if ports.comm.rank == 0:
+                hold = Hold(job.site, plan.policy_sha256, plan.manifest.version, job.hold_s)
+                ports.catalog.put_hold(hold)
             _fill(ports, job, replica, policy, plan, fence)
         raw = ports.once("replica record", lambda: dumps(replica.need()))
         return loads(ReplicaRecord, raw, "replica record"), not plan.exists

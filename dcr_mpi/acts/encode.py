@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..checkpoint import Checkpoint, fingerprint
-from ..digest import add, lanes_hex, lanes_of, state_digest
-from ..dtypes import dtype
+from ..digest import add, lanes_hex, lanes_of
 from ..errors import BaseMismatch, Conflict, CorruptInput
 from ..jsonable import dumps, loads
-from ..model import Manifest, Open, PartEntry, Policy, Receipt
+from ..model import Manifest, Open, Policy, Receipt
 from ..wire import PartHeader
+from .anchor import anchor_due, publish_anchor
 from .baseline import BaselineRecord, Source
 from .next_version import EncodeJob, Next, Standing, find_next, find_standing, open_version
 from .parts import PartBuilder
 from .ports import Ports
-from .publish import publish
+from .publish import encoded_receipt, publish, seal
 from .state import check_checkpoint, check_manifest, checkpoint_lanes
 from .tiling import load_tiling
 
@@ -87,13 +86,19 @@ def encode(ports: Ports, job: EncodeJob) -> Receipt:
     manifest = seal(policy, opened, published.entries, lanes, step)
     with ports.events.stage("seal"):
         digest = ports.once("manifest", lambda: _seal(ports, job, manifest, before).encode()).decode()
+    _anchor_base(ports, job, policy, following)
     return encoded_receipt(ports, manifest, digest)
 
 
-def encoded_receipt(ports: Ports, manifest: Manifest, digest: str) -> Receipt:
-    sizes = {"payload": manifest.payload_bytes, "dense": manifest.dense_bytes}
-    detail = {"changed": manifest.changed, "elements": manifest.elements, "parts": len(manifest.parts)}
-    return ports.receipt("encoded", "trainer", manifest, digest, sizes=sizes, detail=detail)
+def _anchor_base(ports: Ports, job: EncodeJob, policy: Policy, following: Next) -> None:
+    """Once the new version is out, and sites are at work on it: the anchor of its base, where one is due."""
+    if anchor_due(ports, following.base.version, job.anchor_every):
+        directory = Path(following.base_directory)
+        with (
+            ports.events.stage("anchor"),
+            Checkpoint(directory, policy.trainer, job.step_attribute, job.dtypes) as base,
+        ):
+            publish_anchor(ports, policy, following.policy_sha256, following.base, base, job.codec)
 
 
 def _check_base(ports: Ports, base: Checkpoint, policy: Policy, manifest: Manifest) -> None:
@@ -106,29 +111,6 @@ def _check_base(ports: Ports, base: Checkpoint, policy: Policy, manifest: Manife
                 expected=f"{want[:16]}, as in version {manifest.version}",
                 remedy=f"give the directory that holds version {manifest.version} with --base",
             )
-
-
-def seal(
-    policy: Policy, opened: Open, entries: Sequence[PartEntry], lanes: Sequence[str], step: int | None
-) -> Manifest:
-    """The manifest of an opened version: a function of content only, so that every publisher of it writes the same."""
-    if [e.index for e in entries] != list(range(opened.parts)):
-        raise CorruptInput(f"version {opened.version}", found=f"{len(entries)} parts", expected=f"{opened.parts}")
-    return Manifest(
-        policy_sha256=opened.policy_sha256,
-        version=opened.version,
-        base=opened.base,
-        base_state=opened.base_state,
-        state=state_digest(policy.tensors, lanes),
-        tensors=tuple(lanes),
-        tiling=opened.tiling,
-        parts=tuple(entries),
-        elements=sum(e.elements for e in entries),
-        changed=sum(e.changed for e in entries),
-        dense_bytes=sum(math.prod(t.shape) * dtype(t.dtype).itemsize for t in policy.tensors),
-        payload_bytes=sum(e.size for e in entries),
-        step=step,
-    )
 
 
 def _seal(ports: Ports, job: EncodeJob, manifest: Manifest, files: Mapping[str, Sequence[int]]) -> str:

@@ -8,18 +8,16 @@ from pathlib import Path
 
 from ..catalog import check_name
 from ..checkpoint import Checkpoint, default_layout, fingerprint
-from ..digest import lanes_of, sha256, state_digest
-from ..errors import UsageError, VerifyFailed
+from ..digest import sha256, state_digest
+from ..errors import UsageError
 from ..jsonable import dumps, loads
 from ..layout import check_layout, tensors_of
 from ..model import Decision, Layout, Manifest, Open, Policy, Receipt, SiteLayout
-from ..wire import PartHeader
+from .anchor import publish_anchor
 from .baseline import BaselineRecord, Source
-from .encode import seal
 from .next_version import make_tiling
-from .parts import PartBuilder
 from .ports import Ports
-from .publish import CodecSettings, publish
+from .publish import CodecSettings, seal
 from .state import check_checkpoint, checkpoint_lanes
 
 
@@ -56,9 +54,9 @@ def init_policy(ports: Ports, job: InitJob) -> Receipt:
         state = state_digest(policy.tensors, lanes)
         tiling_sha = ports.once("tiling", lambda: _register(ports, policy, policy_sha, state, job).encode()).decode()
         opened = Open(policy_sha, 0, None, "", tiling_sha, 0)
-        if job.anchor:
-            _anchor(ports, job, policy, policy_sha, checkpoint, lanes)
         manifest = seal(policy, opened, (), lanes, None)
+        if job.anchor:
+            publish_anchor(ports, policy, policy_sha, manifest, checkpoint, job.codec)
     if ports.comm.rank == 0:
         _commit_zero(ports, job, manifest, opened, before)
     digest = sha256(dumps(manifest))
@@ -80,40 +78,6 @@ def _policy(ports: Ports, job: InitJob) -> Policy:
 def _register(ports: Ports, policy: Policy, policy_sha: str, state: str, job: InitJob) -> str:
     ports.catalog.put_policy(policy)
     return ports.catalog.put_tiling(make_tiling(policy, policy_sha, {}, job.codec))
-
-
-def _anchor(
-    ports: Ports, job: InitJob, policy: Policy, policy_sha: str, checkpoint: Checkpoint, lanes: list[str]
-) -> None:
-    """Version 0 whole, coded against nothing, cut for no site: any layout can be filled from it."""
-    tiling = make_tiling(policy, policy_sha, {}, job.codec)
-    digest = sha256(dumps(tiling))
-    opened = Open(policy_sha, 0, None, "", digest, len(tiling.cuts))
-    if ports.comm.rank == 0:
-        ports.catalog.put_open(opened, anchor=True)
-    header = PartHeader.bound(policy_sha, digest, 0, None)
-    builder = PartBuilder(
-        policy,
-        tiling,
-        None,
-        checkpoint,
-        header,
-        job.codec.scheme,
-        ports.kernels,
-        job.codec.bucket_bytes,
-        job.codec.self_check,
-    )
-    published = publish(ports, builder, policy, tiling, 0, anchor=True)
-    have = [(int(a), int(b)) for a, b in published.lanes]
-    if have != [lanes_of(text) for text in lanes]:
-        raise VerifyFailed(
-            f"anchor of {job.checkpoint}",
-            found="other words than the state digest was taken of",
-            expected="the same",
-            remedy="the checkpoint changed while it was read: run init again on a finished one",
-        )
-    if ports.comm.rank == 0:
-        ports.catalog.put_manifest(seal(policy, opened, published.entries, lanes, None), anchor=True)
 
 
 def _commit_zero(ports: Ports, job: InitJob, manifest: Manifest, opened: Open, files: Mapping[str, list[int]]) -> None:

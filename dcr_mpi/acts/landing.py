@@ -64,6 +64,22 @@ class Landing:
         VerifyFailed
             The decoded words are not the target's.
         """
+        readers = self.open(part, data)
+        patches: dict[int, list[Patch]] = {s: [] for s in shards}
+        lanes: dict[int, dict[int, Lanes]] = {s: {} for s in shards}
+        for reader in readers:
+            for copy in range(max(self.copies(s.tile) for s in reader.table.spans)):
+                self._land_copy(reader, copy, shards, patches, lanes)
+        return {s: Frame(lanes[s], patches[s]) for s in shards}
+
+    def open(self, part: int, data: Any) -> list[BucketReader]:
+        """A part's buckets, known to be this version's and to cover exactly what the part must.
+
+        Raises
+        ------
+        CorruptInput
+            As :meth:`land`.
+        """
         entry = self._manifest.parts[part]
         spans = part_spans(self._tiling, self._policy.tensors, part)
         names = {s.tile: self._policy.tensors[self._tiling.tiles[s.tile].tensor].dtype for s in spans}
@@ -77,18 +93,31 @@ class Landing:
                 found=f"a part of version {header.version}, base {header.base}, index {header.index}",
                 expected=f"version {m.version}, base {m.base}, index {entry.index} of this policy and tiling",
             )
-        patches: dict[int, list[Patch]] = {s: [] for s in shards}
-        lanes: dict[int, dict[int, Lanes]] = {s: {} for s in shards}
+        readers = []
         for bucket in buckets:
-            reader = BucketReader(bucket, anchor=False)
-            cover.take(reader)
-            copies = [len(self._mine[s.tile]) for s in reader.table.spans]
+            readers.append(BucketReader(bucket, anchor=False))
+            cover.take(readers[-1])
+            copies = [self.copies(s.tile) for s in readers[-1].table.spans]
             if max(copies) and not min(copies):
                 raise CorruptInput(f"part {entry.index}", found="a bucket with several destinations", expected="one")
-            for copy in range(max(copies)):
-                self._land_copy(reader, copy, shards, patches, lanes)
         cover.finish()
-        return {s: Frame(lanes[s], patches[s]) for s in shards}
+        return readers
+
+    def copies(self, tile: int) -> int:
+        """How many places this rank's shards keep a tile in."""
+        return len(self._mine[tile])
+
+    def destination(self, table: BlockTable, copy: int, shards: set[int]) -> tuple[list[Place], np.ndarray]:
+        """The ``copy``-th place of each span (the last one where there are fewer), and bool per block: landed there.
+
+        A bucket is decoded whole, so tiles with fewer places are read from their last one again, and left out after.
+        """
+        places = [self._mine[s.tile] for s in table.spans]
+        if not all(places):
+            return [], np.zeros(len(table), bool)
+        place_of = [p[min(copy, len(p) - 1)] for p in places]
+        wanted = [copy < len(places[s]) and place_of[s].shard in shards for s in table.span]
+        return place_of, np.array(wanted, bool)
 
     def _land_copy(
         self,
@@ -98,21 +127,28 @@ class Landing:
         patches: dict[int, list[Patch]],
         lanes: dict[int, dict[int, Lanes]],
     ) -> None:
-        """Land a bucket in the ``copy``-th of this rank's places of each of its tiles.
-
-        A bucket is decoded whole, so tiles with fewer places are read from their last one again, and left out after.
-        """
+        """Land a bucket in the ``copy``-th of this rank's places of each of its tiles."""
         table = reader.table
-        places = [self._mine[s.tile] for s in table.spans]
-        place_of = [p[min(copy, len(p) - 1)] for p in places]
-        wanted = np.array([copy < len(places[s]) and place_of[s].shard in shards for s in table.span], bool)
+        place_of, wanted = self.destination(table, copy, shards)
         if not wanted.any():
             return
-        words = self._read_base(reader, place_of)
+        blocks, picked, target, changes = self.decode(reader, self.read(table, place_of, reader.dtype.word_bytes))
+        if len(blocks):
+            digests = [reader.target[block] or b"" for block in blocks.tolist()]
+            self.count(picked, changes, place_of, wanted[blocks], lanes)
+            self.journal(picked, target, digests, changes, place_of, wanted[blocks], patches)
+
+    def decode(self, reader: BucketReader, words: np.ndarray) -> tuple[np.ndarray, BlockTable, np.ndarray, Changes]:
+        """The changed blocks of a bucket, given all its words before: (blocks, their table, words after, changes).
+
+        Raises
+        ------
+        BaseMismatch, VerifyFailed
+            As :meth:`land`.
+        """
+        table = reader.table
         self._check_base(reader, words)
         blocks = np.flatnonzero(reader.changed)
-        if not len(blocks):
-            return
         picked = table.select(blocks)
         base = words
         if len(blocks) < len(table):
@@ -128,12 +164,11 @@ class Landing:
                     expected="the target's",
                     remedy="the part was made wrongly: abort this version and encode it again",
                 )
-        self._count(table, blocks, changes, place_of, wanted, lanes)
-        self._journal(reader, blocks, picked, target, changes, place_of, wanted, patches)
+        return blocks, picked, target, changes
 
-    def _read_base(self, reader: BucketReader, place_of: Sequence[Place]) -> np.ndarray:
-        table = reader.table
-        words = np.empty(table.length, f"<u{reader.dtype.word_bytes}")
+    def read(self, table: BlockTable, place_of: Sequence[Place], word_bytes: int) -> np.ndarray:
+        """The replica's words of all blocks, as a bucket array."""
+        words = np.empty(table.length, f"<u{word_bytes}")
         for block in range(len(table)):
             start = int(table.start[block])
             stop = start + int(table.size[block])
@@ -164,10 +199,9 @@ class Landing:
         name = self._policy.tensors[tile.tensor].name
         return f"tensor {name!r}, box {tile.start}..{tile.stop}, words {start}..{start + int(table.size[block])}"
 
-    def _count(
+    def count(
         self,
         table: BlockTable,
-        blocks: np.ndarray,
         changes: Changes,
         place_of: Sequence[Place],
         wanted: np.ndarray,
@@ -175,42 +209,40 @@ class Landing:
     ) -> None:
         """Add the changes to the state digest, once per tile: at the first place that the site keeps it in."""
         regions = [tile_region(self._tiling.tiles[s.tile], self._policy.tensors) for s in table.spans]
-        rows = geometry_rows([regions[table.span[b]] for b in blocks], table.start[blocks])
+        rows = geometry_rows([regions[span] for span in table.span], table.start)
         moved = self._kernels.state_changes(rows, changes.counts, changes.positions, changes.old, changes.new)
-        for block, (a, b) in zip(blocks.tolist(), moved.tolist(), strict=True):
-            tile = table.spans[table.span[block]].tile
-            place = place_of[table.span[block]]
-            if wanted[block] and place == self._places[tile][0]:
+        for k, (a, b) in enumerate(moved.tolist()):
+            tile, place = table.spans[table.span[k]].tile, place_of[table.span[k]]
+            if wanted[k] and place == self._places[tile][0]:
                 tensor = self._tiling.tiles[tile].tensor
                 mine = lanes[place.shard]
                 mine[tensor] = add(mine.get(tensor, (0, 0)), (a, b))
 
-    def _journal(
+    def journal(
         self,
-        reader: BucketReader,
-        blocks: np.ndarray,
-        picked: BlockTable,
+        table: BlockTable,
         target: np.ndarray,
+        digests: Sequence[bytes],
         changes: Changes,
         place_of: Sequence[Place],
         wanted: np.ndarray,
         patches: dict[int, list[Patch]],
     ) -> None:
+        """Add a patch for each wanted block of ``table``; ``digests`` are the blocks' after it."""
         ends = np.cumsum(changes.counts).tolist()
-        for k, block in enumerate(blocks.tolist()):
-            if not wanted[block]:
+        for k, digest in enumerate(digests):
+            if not wanted[k]:
                 continue
             count = int(changes.counts[k])
             here = slice(ends[k] - count, ends[k])
-            place = place_of[picked.span[k]]
+            place = place_of[table.span[k]]
             dataset = self._datasets[place.shard][place.dataset]
             where = region(dataset, place.box)
-            words, gaps, far = picked.view(target, k).copy(), None, None
+            words, gaps, far = table.view(target, k).copy(), None, None
             if count * (1 + words.itemsize) < words.nbytes:  # else the whole block takes less journal than its changes
                 gaps, far = self._kernels.pack_gaps(changes.positions[here], np.array([count], np.int64))
                 words = changes.new[here]
-            digest, number = reader.target[block], self._numbers[place.shard][dataset.path]
-            assert digest is not None
+            number = self._numbers[place.shard][dataset.path]
             assert dataset.offset is not None
-            start, size = int(picked.start[k]), int(picked.size[k])
+            start, size = int(table.start[k]), int(table.size[k])
             patches[place.shard].append(Patch(number, dataset.offset, where, start, size, digest, words, gaps, far))

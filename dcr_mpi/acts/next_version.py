@@ -23,6 +23,7 @@ class EncodeJob:
 
     ``new`` and ``base`` are checkpoint directories (``base`` None: the one that the publisher's record names);
     ``sites`` are the registered sites that the tiles are cut for; ``state_directory`` holds the publisher's record.
+    ``anchor_every``: once the version is sealed, publish its base as an anchor if that many versions have none.
     """
 
     new: Path
@@ -33,6 +34,7 @@ class EncodeJob:
     step_attribute: str = "step"
     dtypes: Mapping[str, str] = field(default_factory=dict)
     version: int | None = None
+    anchor_every: int = 0
 
 
 @dataclass(frozen=True)

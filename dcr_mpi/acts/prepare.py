@@ -2,53 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
-from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 
 from .. import durable
-from ..catalog import check_policy
-from ..digest import Lanes, add, lanes_hex, lanes_of, sha256
-from ..errors import BaseMismatch, Conflict, GeometryError, NotReady, ResourceError, VerifyFailed
+from ..digest import Lanes, add, lanes_hex, lanes_of
+from ..errors import ResourceError, VerifyFailed
 from ..hdf5 import Inventory
 from ..journal import JournalWriter
 from ..jsonable import dumps, loads
 from ..lease import Fence
-from ..model import Manifest, Policy, Receipt, ReplicaRecord, SiteLayout, Tiling
+from ..model import Manifest, Policy, Receipt, ReplicaRecord, Tiling
 from ..units import bytes_text
+from .chain import bundles, fetch_bundle
+from .folding import landing_of
 from .holding import holding
-from .landing import Landing
 from .ports import Ports
+from .prepare_plan import PrepareJob, PreparePlan, check_fits, prepare_plan
 from .relay import relay
 from .replica import RESTORE, Replica, journal, prepared
 from .state import check_digests, check_manifest
 from .tiling import load_tiling
-
-
-@dataclass(frozen=True)
-class PrepareJob:
-    """What to prepare. ``version`` None: the next one that is made from the replica's. ``wait_s``: for its manifest.
-
-    ``degree`` and ``window`` are the relay tree's children per rank and the parts in hand per rank.
-    """
-
-    site: str
-    replica: Path
-    version: int | None = None
-    wait_s: float = 0.0
-    poll_s: tuple[float, float] = (0.05, 2.0)
-    degree: int = 2
-    window: int = 4
-
-
-@dataclass(frozen=True)
-class _Plan:
-    manifest_sha256: str
-    manifest: Manifest | None  # None: the replica is up to date
-    record: ReplicaRecord
-    layout: SiteLayout
 
 
 def prepare(ports: Ports, job: PrepareJob) -> Receipt | None:
@@ -73,103 +50,28 @@ def prepare(ports: Ports, job: PrepareJob) -> Receipt | None:
     replica = Replica(job.replica, job.site)
     with holding(ports, replica) as fence:
         with ports.events.stage("plan"):
-            plan = loads(_Plan, ports.once("plan", lambda: dumps(_plan(ports, job, replica))), "plan")
-            if plan.manifest is None:
+            plan = loads(PreparePlan, ports.once("plan", lambda: dumps(prepare_plan(ports, job, replica))), "plan")
+            if not plan.links:
                 return None
             policy = loads(Policy, ports.once("policy", lambda: dumps(ports.catalog.policy()[0])), "policy.json")
-            manifest = plan.manifest
+            manifest = plan.last
             tiling = load_tiling(ports, manifest.tiling, policy, manifest.policy_sha256, len(manifest.parts))
             check_fits(tiling, plan.layout, manifest.version)
-            check_manifest(policy, manifest)
+            for link in plan.links:
+                check_manifest(policy, link.manifest)
             what, record = f"record of replica {replica.directory}", plan.record
             check_digests(what, policy.tensors, record.tensors, record.state, RESTORE)
         lanes = _receive(ports, job, replica, policy, tiling, plan, fence)
         _check_state(policy, plan.record, manifest, lanes)
-        raw = ports.once("prepared receipt", lambda: dumps(_seal(ports, replica, plan, tiling, fence)))
+        raw = ports.once("prepared receipt", lambda: dumps(_seal(ports, job, replica, plan, tiling, fence)))
         return loads(Receipt, raw, "prepared receipt")
 
 
-def check_fits(tiling: Tiling, site: SiteLayout, version: int) -> None:
-    """Raise GeometryError unless a version's tiles were cut for this site's registered layout."""
-    digest = sha256(dumps(site.layout))
-    if tiling.layouts.get(site.site) != digest:
-        have = (
-            "cut for sites " + str(sorted(tiling.layouts))
-            if site.site not in tiling.layouts
-            else "cut for another layout of this site"
-        )
-        raise GeometryError(
-            f"version {version}",
-            found=have,
-            expected=f"tiles for {site.site!r} with layout {digest[:16]}",
-            remedy="let the trainer list this site in its configuration (trainer.sites): versions encoded from then on "
-            f"fit; to join at the last one before, remove the replica and run dcr init --site {site.site} --from DIR",
-        )
-
-
-def _plan(ports: Ports, job: PrepareJob, replica: Replica) -> _Plan:
-    record = replica.need()
-    catalog = ports.catalog
-    _, policy_sha = catalog.policy(f"replica {replica.directory} is at version {record.version} of it")
-    check_policy(record.policy_sha256, policy_sha, f"replica {replica.directory}")
-    if record.applying is not None:
-        raise NotReady(
-            f"replica {replica.directory}",
-            found=f"an interrupted apply of version {record.applying}",
-            expected="a whole version",
-            remedy="run dcr apply: it rolls forward from the journal",
-        )
-    layout = catalog.layout(job.site)
-    replica.check_layout(record, layout.layout)
-    version = job.version if job.version is not None else next_version(ports, record, job.wait_s, job.poll_s)
-    if version is None:
-        return _Plan("", None, record, layout)
-    found = catalog.wait(f"manifest of version {version}", lambda: catalog.manifest(version), job.wait_s, job.poll_s)
-    manifest, manifest_sha = found
-    check_policy(manifest.policy_sha256, policy_sha, f"manifest of version {version}")
-    decision = catalog.decision(version)
-    if decision is not None and not decision.commit:
-        raise Conflict(
-            f"version {version}",
-            found=f"aborted ({decision.reason})",
-            expected="a version to prepare",
-            remedy="nothing to do: wait for the next version",
-        )
-    if record.version == version and record.state == manifest.state:
-        return _Plan(manifest_sha, None, record, layout)
-    if (record.version, record.state) != (manifest.base, manifest.base_state):
-        raise BaseMismatch(
-            f"replica {replica.directory}",
-            found=f"version {record.version}, state {record.state[:16]}",
-            expected=f"version {manifest.base}, state {manifest.base_state[:16]}: version {version} is made from it",
-            remedy="let dcr refit choose the next version in the chain (--catch-up takes them all). Or: " + RESTORE,
-        )
-    return _Plan(manifest_sha, manifest, record, layout)
-
-
-def next_version(
-    ports: Ports, record: ReplicaRecord, wait_s: float = 0.0, poll_s: tuple[float, float] = (0.05, 2.0)
-) -> int | None:
-    """The version after a replica's: the first later one that was not aborted; None where there is none (yet)."""
-
-    def look() -> int | None:
-        for version in range(record.version + 1, ports.catalog.last_opened(record.version) + 1):
-            decision = ports.catalog.decision(version)
-            if decision is None or decision.commit:
-                return version
-        return None
-
-    if not wait_s:
-        return look()
-    return ports.catalog.wait(f"a version after {record.version}", look, wait_s, poll_s)
-
-
 def _receive(
-    ports: Ports, job: PrepareJob, replica: Replica, policy: Policy, tiling: Tiling, plan: _Plan, fence: Fence
+    ports: Ports, job: PrepareJob, replica: Replica, policy: Policy, tiling: Tiling, plan: PreparePlan, fence: Fence
 ) -> np.ndarray:
     """Relay and journal; returns the summed lanes of all ranks, uint64 (tensors, 2)."""
-    manifest = plan.manifest
-    assert manifest is not None
+    manifest, entries = plan.last, bundles(plan.links)
     own = replica.journals(manifest.version, fence.epoch)
     earlier = [folder for folder in replica.sets(manifest.version) if folder.name < own.name]
     layout = plan.layout.layout
@@ -180,19 +82,18 @@ def _receive(
             for shard in range(ports.comm.rank, len(layout.shards), ports.comm.size):
                 inventories[shard] = checkpoint.inventory(shard)
                 replica.check_size(inventories[shard], plan.record)
-                binding = replica.binding(plan.manifest_sha256, inventories[shard])
+                binding = replica.binding(plan.binding, inventories[shard])
                 journals[shard] = JournalWriter(journal(own, shard), binding, [journal(e, shard) for e in earlier])
-            landing = Landing(policy, tiling, manifest, checkpoint, inventories, ports.kernels)
+            landing = landing_of(policy, tiling, plan.links, checkpoint, inventories, ports.kernels)
             missing = [
-                landing.shards_of(k) - {s for s, j in journals.items() if k in j.done}
-                for k in range(len(manifest.parts))
+                landing.shards_of(k) - {s for s, j in journals.items() if k in j.done} for k in range(len(entries))
             ]
-            _make_room(ports, replica, manifest, any(missing), fence)
-            total = sum(e.size for e, shards in zip(manifest.parts, missing, strict=True) if shards)
+            _make_room(ports, replica, manifest, sum(e.changed for e in entries), any(missing), fence)
+            total = sum(e.size for e, shards in zip(entries, missing, strict=True) if shards)
             progress = ports.events.progress(total, "refit")
 
             def consume(part: int, data: object) -> None:
-                with ports.events.stage("decode", manifest.parts[part].size):
+                with ports.events.stage("decode", entries[part].size):
                     frames = landing.land(part, data, missing[part])
                 with ports.events.stage("journal"):
                     for shard, frame in frames.items():
@@ -201,9 +102,9 @@ def _receive(
             with ports.events.stage("relay"):
                 moved = relay(
                     ports.comm,
-                    manifest.parts,
+                    entries,
                     [bool(m) for m in missing],
-                    ports.catalog.part,
+                    partial(fetch_bundle, ports.catalog, plan.links),
                     consume,
                     degree=job.degree,
                     window=job.window,
@@ -220,7 +121,7 @@ def _receive(
                 writer.close()
 
 
-def _make_room(ports: Ports, replica: Replica, manifest: Manifest, missing: bool, fence: Fence) -> None:
+def _make_room(ports: Ports, replica: Replica, manifest: Manifest, changed: int, missing: bool, fence: Fence) -> None:
     """Once every rank took over what unfinished tries hold, those go; there must be room for what is still to come.
 
     A finished set stays until this job's own is finished.
@@ -231,13 +132,13 @@ def _make_room(ports: Ports, replica: Replica, manifest: Manifest, missing: bool
         replica.drop_sets(manifest.version, fence.epoch, sealed=False)
     if short and ports.comm.rank == 0:
         width = manifest.dense_bytes / max(manifest.elements, 1)
-        need = int(min(manifest.dense_bytes, manifest.changed * (1 + width)))
+        need = int(min(manifest.dense_bytes, changed * (1 + width)))
         free = shutil.disk_usage(replica.work).free
         if free < need:
             raise ResourceError(
                 f"space for the journals in {replica.work}",
                 found=f"{bytes_text(free)} free",
-                expected=f"about {bytes_text(need)} for {manifest.changed} changed words",
+                expected=f"about {bytes_text(need)} for {changed} changed words",
                 remedy="make room on that file system, then run dcr refit again",
             )
     ports.comm.barrier("room for the journals")
@@ -268,20 +169,25 @@ def _check_state(policy: Policy, record: ReplicaRecord, manifest: Manifest, move
             )
 
 
-def _seal(ports: Ports, replica: Replica, plan: _Plan, tiling: Tiling, fence: Fence) -> Receipt:
+def _seal(ports: Ports, job: PrepareJob, replica: Replica, plan: PreparePlan, tiling: Tiling, fence: Fence) -> Receipt:
     """Rank 0, once every rank's journals are durable: the local receipt, then the store's; then older sets may go."""
-    manifest = plan.manifest
-    assert manifest is not None
+    manifest = plan.last
     receipt = ports.receipt(
         "prepared",
         replica.site,
         manifest,
-        plan.manifest_sha256,
-        detail={"layout": tiling.layouts[replica.site], "shards": len(plan.layout.layout.shards)},
+        plan.links[-1].sha256,
+        detail={
+            "layout": tiling.layouts[replica.site],
+            "shards": len(plan.layout.layout.shards),
+            "versions": [link.manifest.version for link in plan.links],
+            "binding": plan.binding,
+        },
     )
+    receipt = dataclasses.replace(receipt, base=plan.record.version)
     fence.check()
     durable.replace(prepared(replica.journals(manifest.version, fence.epoch)), dumps(receipt))
-    standing = ports.catalog.put_receipt(receipt)
+    standing = ports.catalog.put_receipt(receipt) if job.report else receipt
     fence.check()
     replica.drop_sets(manifest.version, fence.epoch, sealed=True)
     return standing

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..codec import Scheme
-from ..digest import sha256
+from ..digest import sha256, state_digest
 from ..dtypes import dtype
-from ..errors import Conflict
+from ..errors import Conflict, CorruptInput
 from ..jsonable import dumps, loads
 from ..kernels.api import ValueScheme
 from ..layout import part_spans
-from ..model import PartEntry, Policy, Tiling
+from ..model import Manifest, Open, PartEntry, Policy, Receipt, Tiling
 from .parts import Built, PartBuilder, share
 from .ports import Ports
 
@@ -96,6 +98,35 @@ def publish(
     return Published(
         tuple(sorted(every, key=lambda e: e.index)), ports.comm.sum(lanes, "state digest of the new version")
     )
+
+
+def seal(
+    policy: Policy, opened: Open, entries: Sequence[PartEntry], lanes: Sequence[str], step: int | None
+) -> Manifest:
+    """The manifest of an opened version: a function of content only, so that every publisher of it writes the same."""
+    if [e.index for e in entries] != list(range(opened.parts)):
+        raise CorruptInput(f"version {opened.version}", found=f"{len(entries)} parts", expected=f"{opened.parts}")
+    return Manifest(
+        policy_sha256=opened.policy_sha256,
+        version=opened.version,
+        base=opened.base,
+        base_state=opened.base_state,
+        state=state_digest(policy.tensors, lanes),
+        tensors=tuple(lanes),
+        tiling=opened.tiling,
+        parts=tuple(entries),
+        elements=sum(e.elements for e in entries),
+        changed=sum(e.changed for e in entries),
+        dense_bytes=sum(math.prod(t.shape) * dtype(t.dtype).itemsize for t in policy.tensors),
+        payload_bytes=sum(e.size for e in entries),
+        step=step,
+    )
+
+
+def encoded_receipt(ports: Ports, manifest: Manifest, digest: str, act: str = "encoded") -> Receipt:
+    sizes = {"payload": manifest.payload_bytes, "dense": manifest.dense_bytes}
+    detail = {"changed": manifest.changed, "elements": manifest.elements, "parts": len(manifest.parts)}
+    return ports.receipt(act, "trainer", manifest, digest, sizes=sizes, detail=detail)
 
 
 def _entry(ports: Ports, built: Built, version: int, index: int, anchor: bool) -> PartEntry:

@@ -9,13 +9,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..acts.apply import apply
+from ..acts.catch_up import catch_up
 from ..acts.commit import abort, decide
 from ..acts.create import CreateJob, create_replica
 from ..acts.encode import encode
 from ..acts.init import InitJob, init_policy, register_site
 from ..acts.next_version import EncodeJob
 from ..acts.ports import Ports
-from ..acts.prepare import PrepareJob, next_version, prepare
+from ..acts.prepare import prepare
+from ..acts.prepare_plan import PrepareJob, next_version
+from ..acts.replay import finish_apply, replay
 from ..acts.replica import RESTORE, Replica
 from ..acts.state import check_manifest, checkpoint_lanes
 from ..checkpoint import Checkpoint
@@ -97,31 +100,23 @@ def _up_to_date(ports: Ports, job: PrepareJob) -> Result:
 
 
 def _catch_up(ports: Ports, config: Config, job: PrepareJob) -> Result:
-    """Prepare and apply one committed version after the other, until none is left; reports what was replayed.
+    """Take all committed versions, then prepare the one that waits for a decision, if there is one.
 
-    The wait is for the first of them; one that is opened and not sealed yet is none.
+    The wait is for the first of them; one that is opened and not sealed yet is none. Where the chain is broken the
+    replica comes back by an anchor.
     """
-    replayed = _finish(ports, config, job)
-    while True:
-        if (job.wait_s == 0 or replayed) and not _sealed_next(ports, job):
-            return {**_up_to_date(ports, job), "act": "caught up", "replayed": replayed}
-        receipt = prepare(ports, job)
-        if receipt is None:
-            return {**_up_to_date(ports, job), "act": "caught up", "replayed": replayed}
-        number = receipt.version
-        if ports.once("decision", lambda n=number: dumps(ports.catalog.decision(n))) == b"null":  # type: ignore[misc]
-            return {**to_plain(receipt), "replayed": replayed}
-        apply(ports, apply_job(config, job.site, number))
-        replayed.append(number)
-        job = dataclasses.replace(job, wait_s=0.0)
-
-
-def _finish(ports: Ports, config: Config, job: PrepareJob) -> list[int]:
-    """Roll an interrupted apply forward; the version, where there was one."""
-    replica = Replica(job.replica, job.site)
-    if ports.once("record", lambda: dumps(replica.need().applying)) == b"null":
-        return []
-    return [apply(ports, apply_job(config, job.site, None)).version]
+    applying = apply_job(config, job.site, None)
+    caught = catch_up(ports, job, applying)
+    result = {"act": "caught up", "replayed": list(caught.replayed), "anchored": caught.anchored}
+    if (job.wait_s == 0 or caught.replayed) and not _sealed_next(ports, job):
+        return {**_up_to_date(ports, job), **result}
+    receipt = prepare(ports, job)
+    if receipt is None:
+        return {**_up_to_date(ports, job), **result}
+    if ports.once("decision", lambda: dumps(ports.catalog.decision(receipt.version))) == b"null":
+        return {**to_plain(receipt), "replayed": list(caught.replayed)}
+    late = replay(ports, dataclasses.replace(job, until=receipt.version), applying)
+    return {**_up_to_date(ports, job), **result, "replayed": [*caught.replayed, *late]}
 
 
 def _sealed_next(ports: Ports, job: PrepareJob) -> bool:
@@ -268,7 +263,8 @@ def cmd_run(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
 def _refit(ports: Ports, config: Config, site: str, version: int) -> Result:
     """Prepare a version, unless its apply was under way already: then that is finished."""
     job = prepare_job(config, site, version, 0.0)
-    receipt = None if _finish(ports, config, job) == [version] else prepare(ports, job)
+    done = finish_apply(ports, job, apply_job(config, site, None)) == [version]
+    receipt = None if done else prepare(ports, job)
     return _up_to_date(ports, job) if receipt is None else to_plain(receipt)
 
 

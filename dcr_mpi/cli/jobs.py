@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..acts.apply import ApplyJob
-from ..acts.prepare import PrepareJob
+from ..acts.prepare_plan import PrepareJob
 from ..acts.publish import CodecSettings
 from ..config import Config, SiteConfig
 from ..errors import CorruptInput, UsageError

@@ -8,7 +8,7 @@ from ..acts.replica import Replica
 from ..catalog import Catalog
 from ..config import Config
 from ..errors import DcrError
-from ..model import Manifest
+from ..model import Decision, Manifest
 
 
 def status(catalog: Catalog, config: Config, last: int) -> dict[str, Any]:
@@ -25,12 +25,17 @@ def status(catalog: Catalog, config: Config, last: int) -> dict[str, Any]:
         "newest": newest,
         "committed": committed.version,
         "state": committed.state,
-        "versions": [_version(catalog, v) for v in range(max(0, newest - last + 1), newest + 1)],
+        "versions": _versions(catalog, range(max(0, newest - last + 1), newest + 1)),
         "replicas": {name: _replica(config, name) for name in sorted(config.sites)},
     }
 
 
-def _version(catalog: Catalog, version: int) -> dict[str, Any]:
+def _versions(catalog: Catalog, shown: range) -> list[dict[str, Any]]:
+    ahead: set[str] = set()  # sites that applied a later version: they need no earlier one
+    return [_version(catalog, version, ahead) for version in reversed(shown)][::-1]
+
+
+def _version(catalog: Catalog, version: int, ahead: set[str]) -> dict[str, Any]:
     decision = catalog.decision(version)
     found = catalog.manifest(version)
     row: dict[str, Any] = {"version": version, "state": _stage(found is not None, decision)}
@@ -43,22 +48,31 @@ def _version(catalog: Catalog, version: int) -> dict[str, Any]:
             "parts": len(manifest.parts),
             "payload_bytes": manifest.payload_bytes,
             "dense_bytes": manifest.dense_bytes,
-            "sites": _sites(catalog, manifest),
+            "sites": _sites(catalog, manifest, ahead, decision),
         }
     return row
 
 
-def _stage(sealed: bool, decision: Any) -> str:
+def _stage(sealed: bool, decision: Decision | None) -> str:
     if decision is not None:
-        return "committed" if decision.commit else f"aborted: {decision.reason}"
+        if not decision.commit:
+            return f"aborted: {decision.reason}"
+        return "committed" if sealed else "committed, collected"
     return "sealed, undecided" if sealed else "open"
 
 
-def _sites(catalog: Catalog, manifest: Manifest) -> dict[str, str]:
+def _sites(catalog: Catalog, manifest: Manifest, ahead: set[str], decision: Decision | None) -> dict[str, str]:
     out = {}
     for site in sorted(catalog.tiling(manifest.tiling).layouts):
-        done = [act for act in ("applied", "prepared") if catalog.receipt(manifest.version, act, site) is not None]
-        out[site] = done[0] if done else "waiting"
+        if decision is not None and not decision.commit:
+            out[site] = "dropped"
+        elif catalog.receipt(manifest.version, "applied", site) is not None:
+            out[site] = "applied"
+            ahead.add(site)
+        elif site in ahead:
+            out[site] = "passed"
+        else:
+            out[site] = "prepared" if catalog.receipt(manifest.version, "prepared", site) is not None else "waiting"
     return out
 
 

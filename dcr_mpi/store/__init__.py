@@ -6,11 +6,11 @@ import re
 from urllib.parse import unquote, urlsplit
 
 from ..errors import UsageError
-from .api import Buffer, Stat, Store, check_key
+from .api import Buffer, Entry, Stat, Store, check_key
 from .directory import DirectoryStore
 from .options import S3Options
 
-__all__ = ["Buffer", "S3Options", "Stat", "Store", "check_key", "open_store"]
+__all__ = ["Buffer", "Entry", "S3Options", "Stat", "Store", "check_key", "open_store"]
 
 
 def open_store(url: str, options: S3Options | None = None) -> Store:

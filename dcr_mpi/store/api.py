@@ -7,7 +7,8 @@ A store maps keys to immutable byte objects. Three properties carry the whole pr
    own lost replies: where the key turns out to hold exactly the bytes that were being put, the put succeeded.
 2. *Read your writes.* Once ``put_once`` returned, every later ``get`` and ``stat`` by anybody sees the object.
    (A store behind a delayed cache breaks this for other readers; they treat absence as "not yet" and wait.)
-3. *No listing on the hot path.* Manifests name every key. ``sweep`` alone may list, to drop a dead writer's leavings.
+3. *No listing on the hot path.* Manifests name every key. ``sweep``, ``walk`` and ``delete`` are for cleaning alone:
+   a store that grants them to nobody but the collector's account does all the rest as well.
 
 Keys are ASCII, made of ``[A-Za-z0-9._-]`` segments joined by ``/``; a segment is never empty, never begins with a
 dot (so ``.``, ``..`` and temporary files cannot be named) and has at most 255 characters, a key at most 512. Anything
@@ -23,6 +24,7 @@ that stays shorter or longer than the store says it is.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,6 +39,15 @@ class Stat:
     """What is known of an object without its body: its length in bytes."""
 
     size: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An object as a listing shows it: its key, its bytes, and its age in seconds by the store's own clock."""
+
+    key: str
+    size: int
+    age_s: float
 
 
 class Store(Protocol):
@@ -82,6 +93,18 @@ class Store(Protocol):
         """
         ...
 
+    def walk(self, prefix: str) -> Iterator[Entry]:
+        """Every object under the folder ``prefix`` (a key, or ``""`` for all), in no particular order.
+
+        Names that cannot be keys (other programs' files) are passed over. An object that is put or deleted while
+        the walk goes on may be shown or not.
+        """
+        ...
+
+    def delete(self, key: str) -> bool:
+        """Remove an object durably; True where there was one. A reader meanwhile gets it whole or not at all."""
+        ...
+
 
 def check_key(key: str) -> str:
     """Return ``key`` if it keeps the contract.
@@ -92,13 +115,18 @@ def check_key(key: str) -> str:
         Empty, too long, absolute, with a segment that is empty, too long or begins with a dot, or with a
         character outside the set.
     """
-    if len(key) > 512 or not all(_SEGMENT.fullmatch(segment) for segment in key.split("/")):
+    if not is_key(key):
         raise UsageError(
             "store key",
             found=f"{key[:80]!r} ({len(key)} characters)",
             expected="at most 512 characters in [A-Za-z0-9._-] segments joined by '/', none begun by '.'",
         )
     return key
+
+
+def is_key(key: str) -> bool:
+    """Whether a name keeps the contract."""
+    return len(key) <= 512 and all(_SEGMENT.fullmatch(segment) for segment in key.split("/"))
 
 
 def check_range(start: int, stop: int | None) -> None:

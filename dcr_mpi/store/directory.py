@@ -10,13 +10,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import quote
 
 from .. import durable
 from ..errors import CorruptInput, DcrError, NotReady, StoreDenied, StoreUnavailable, UsageError, from_os_error
-from .api import Buffer, Stat, check_key, check_limit, check_range
+from .api import Buffer, Entry, Stat, check_key, check_limit, check_range, is_key
 
 _COMPARE = 4 << 20
 _PASSING = {errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EREMOTEIO}
@@ -81,6 +82,37 @@ class DirectoryStore:
     def sweep(self, prefix: str, older_than_s: float) -> int:
         """Unlink temporary files of dead writers; their age is the file's own time of last write."""
         return durable.sweep(self._path(prefix) if prefix else self._root, older_than_s)
+
+    def walk(self, prefix: str) -> Iterator[Entry]:
+        """Regular files, folder by folder; links are not followed. Age: the time since the last write."""
+        with self._translated("list", prefix):
+            yield from self._walk(self._path(prefix) if prefix else self._root, prefix)
+
+    def _walk(self, folder: str, prefix: str) -> Iterator[Entry]:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            for name in sorted(os.listdir(folder)):
+                key = f"{prefix}/{name}" if prefix else name
+                with suppress(FileNotFoundError):
+                    found = os.lstat(os.path.join(folder, name)) if is_key(key) else None
+                    if found is not None and stat.S_ISDIR(found.st_mode):
+                        yield from self._walk(os.path.join(folder, name), key)
+                    elif found is not None and stat.S_ISREG(found.st_mode):
+                        yield Entry(key, found.st_size, max(0.0, time.time() - found.st_mtime))
+
+    def delete(self, key: str) -> bool:
+        """Unlink the file, then the folders that are left empty."""
+        path = self._path(key)
+        with self._translated("delete", key):
+            if self.stat(key) is None:
+                return False
+            durable.remove(path)
+            folder = os.path.dirname(path)
+            with suppress(OSError):  # not empty, or somebody puts something there again
+                while folder != self._root:
+                    os.rmdir(folder)
+                    self._synced.discard(folder)
+                    folder = os.path.dirname(folder)
+            return True
 
     def _path(self, key: str) -> str:
         path = os.path.join(self._root, *check_key(key).split("/"))

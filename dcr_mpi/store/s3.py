@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import CorruptInput, DcrError, StoreDenied, StoreUnavailable, UsageError
-from .api import Buffer, Stat, check_key, check_range
+from .api import Buffer, Entry, Stat, check_key, check_range, is_key
 from .download import Download
 from .options import MIB, S3Options
 from .retry import Operation, Transient
@@ -94,6 +94,28 @@ class S3Store:
             if not page.get("IsTruncated"):
                 return dropped
             where |= {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+    def walk(self, prefix: str) -> Iterator[Entry]:
+        """Pages of ListObjectsV2; ages by the clock in the answers' own headers."""
+        where = {"Prefix": self._prefix + (check_key(prefix) + "/" if prefix else "")}
+        op = self._operation("list", prefix)
+        while True:
+            page = op.attempt(partial(self._ask, op, "list_objects_v2", **where))
+            now = parsedate_to_datetime(page["ResponseMetadata"]["HTTPHeaders"]["date"])
+            for found in page.get("Contents", ()):
+                if is_key(key := found["Key"].removeprefix(self._prefix)):
+                    yield Entry(key, found["Size"], max(0.0, (now - found["LastModified"]).total_seconds()))
+            if not page.get("IsTruncated"):
+                return
+            where |= {"ContinuationToken": page["NextContinuationToken"]}
+
+    def delete(self, key: str) -> bool:
+        """DELETE of an object that was there; a reply that was lost makes the second try find nothing."""
+        if self.stat(key) is None:
+            return False
+        op = self._operation("delete", key)
+        op.attempt(lambda: self._ask(op, "delete_object", "NoSuchKey", "404", Key=self._prefix + key))
+        return True
 
     def _operation(self, verb: str, key: str) -> Operation:
         return Operation(self.options.policy, f"{verb} {self.url}/{key}")
