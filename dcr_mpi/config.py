@@ -49,6 +49,7 @@ class TrainerConfig:
     sites: tuple[str, ...]
     step_attribute: str
     dtypes: dict[str, str]
+    anchor_every: int
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,14 @@ class CommitConfig:
 
 
 @dataclass(frozen=True)
+class RetentionConfig:
+    """What dcr gc keeps; ``lease_s`` in seconds."""
+
+    anchors: int
+    lease_s: float
+
+
+@dataclass(frozen=True)
 class ApplyConfig:
     """The write into the replica."""
 
@@ -122,6 +131,7 @@ class Config:
     relay: RelayConfig
     commit: CommitConfig
     apply: ApplyConfig
+    retention: RetentionConfig
     device: Literal["auto", "cpu", "cuda"]
     kernels: Literal["numba", "numpy"]
     ranks: int | None

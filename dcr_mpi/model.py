@@ -235,13 +235,13 @@ class Decision:
 class Hold:
     """A site's word that it works from ``version`` on (an anchor, then the deltas after it) before it has a receipt.
 
-    The collector keeps both until the object is older than ``ttl_s`` seconds, by the store's own clock.
+    The collector keeps both while the object is younger than the lease of a site, by the store's own clock, and the
+    site has not reported since.
     """
 
     site: str
     policy_sha256: str
     version: int
-    ttl_s: float
     format: int = 1
 
 

@@ -32,6 +32,7 @@ from dcr_mpi.acts.commit import decide
 from dcr_mpi.acts.create import CreateJob, create_replica
 from dcr_mpi.acts.init import register_site
 from dcr_mpi.acts.next_version import EncodeJob, find_next, open_version
+from dcr_mpi.acts.replica import journal
 from dcr_mpi.cli.inspect import inspect
 from dcr_mpi.cli.status import status
 from dcr_mpi.config import load

@@ -13,6 +13,7 @@ from ..jsonable import dumps, loads
 from ..model import Manifest, Open, Policy, Receipt
 from ..wire import PartHeader
 from .baseline import BaselineRecord
+from .chain import Link
 from .next_version import make_tiling
 from .parts import PartBuilder
 from .ports import Ports
@@ -57,9 +58,14 @@ def anchor(ports: Ports, job: AnchorJob) -> Receipt:
     with Checkpoint(Path(plan.directory), policy.trainer, job.step_attribute, job.dtypes) as checkpoint:
         check_checkpoint(ports, checkpoint)
         publish_anchor(ports, policy, plan.policy_sha256, plan.manifest, checkpoint, job.codec)
-    raw = ports.once("anchor", lambda: dumps(ports.catalog.manifest(plan.manifest.version, anchor=True)))
-    manifest, digest = loads(tuple[Manifest, str], raw, "anchor")
-    return encoded_receipt(ports, manifest, digest, "anchored")
+    link = loads(Link, ports.once("anchor", lambda: dumps(_sealed(ports, plan.manifest.version))), "anchor")
+    return encoded_receipt(ports, link.manifest, link.sha256, "anchored")
+
+
+def _sealed(ports: Ports, version: int) -> Link:
+    found = ports.catalog.manifest(version, anchor=True)
+    assert found is not None
+    return Link(*found)
 
 
 def _plan(ports: Ports, job: AnchorJob) -> _Plan:

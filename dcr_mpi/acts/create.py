@@ -40,8 +40,7 @@ _UNIT_BYTES = 16 << 20
 @dataclass(frozen=True)
 class CreateJob:
     """``source`` None: the newest anchor in the store; else a checkpoint directory in the trainer's layout that holds
-    ``version`` (None: the newest committed one; its state digest is checked). ``hold_s``: for how long the collector
-    keeps what the new replica goes on from, until the site reports."""
+    ``version`` (None: the newest committed one; its state digest is checked)."""
 
     site: str
     replica: Path
@@ -49,7 +48,6 @@ class CreateJob:
     version: int | None = None
     degree: int = 2
     window: int = 4
-    hold_s: float = 7 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ def create_replica(ports: Ports, job: CreateJob) -> tuple[ReplicaRecord, bool]:
         check_manifest(policy, plan.manifest)
         if not plan.exists:
             if ports.comm.rank == 0:
-                hold = Hold(job.site, plan.policy_sha256, plan.manifest.version, job.hold_s)
+                hold = Hold(job.site, plan.policy_sha256, plan.manifest.version)
                 ports.catalog.put_hold(hold)
             _fill(ports, job, replica, policy, plan, fence)
         raw = ports.once("replica record", lambda: dumps(replica.need()))

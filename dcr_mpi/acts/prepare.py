@@ -187,7 +187,8 @@ def _seal(ports: Ports, job: PrepareJob, replica: Replica, plan: PreparePlan, ti
     receipt = dataclasses.replace(receipt, base=plan.record.version)
     fence.check()
     durable.replace(prepared(replica.journals(manifest.version, fence.epoch)), dumps(receipt))
-    standing = ports.catalog.put_receipt(receipt) if job.report else receipt
+    if job.report:
+        ports.catalog.put_receipt(receipt)
     fence.check()
     replica.drop_sets(manifest.version, fence.epoch, sealed=True)
-    return standing
+    return receipt

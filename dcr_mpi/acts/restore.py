@@ -25,7 +25,7 @@ from ..journal import Frame, JournalWriter, Patch
 from ..jsonable import dumps, loads
 from ..layout import Placement, make_tiles, tile_words
 from ..lease import Fence
-from ..model import Layout, Policy, ReplicaRecord, Tile
+from ..model import Box, Layout, Policy, ReplicaRecord, Tile
 from .apply import ApplyJob, apply
 from .create import CreateJob, create_replica
 from .holding import holding
@@ -58,7 +58,7 @@ class Damage:
     """A run of words that differ: ``start`` to ``stop`` of a box of a tensor, in the box's row-major order."""
 
     tensor: str
-    box: tuple[tuple[int, ...], tuple[int, ...]]
+    box: Box
     start: int
     stop: int
     words: int
@@ -185,12 +185,17 @@ def _compare(
                 writer.finish()
             finally:
                 writer.close()
-    everything = ports.comm.allgather(dumps((len(damage), sum(d.words for d in damage), tuple(anew))), "damage counted")
-    named = ports.comm.allgather(dumps(tuple(damage[:_NAMED])), "damage named")
-    counts = [loads(tuple[int, int, tuple[str, ...]], raw, "damage counted") for raw in everything]
-    first = [d for raw in named for d in loads(tuple[Damage, ...], raw, "damage named")][:_NAMED]
-    shards = tuple(s for count in counts for s in count[2])
-    return Restored(plan.version, False, sum(c[0] for c in counts), sum(c[1] for c in counts), shards, tuple(first))
+    mine_found = Restored(
+        plan.version, False, len(damage), sum(d.words for d in damage), tuple(anew), tuple(damage[:_NAMED])
+    )
+    every = [loads(Restored, raw, "damage") for raw in ports.comm.allgather(dumps(mine_found), "damage of all ranks")]
+    return dataclasses.replace(
+        mine_found,
+        ranges=sum(r.ranges for r in every),
+        words=sum(r.words for r in every),
+        shards=tuple(s for r in every for s in r.shards),
+        damage=tuple(d for r in every for d in r.damage)[:_NAMED],
+    )
 
 
 def _binding(plan: _Plan) -> str:
@@ -239,7 +244,7 @@ def _patches(
                 if not count:
                     continue
                 first, last = start + int(changes.positions[0]), start + int(changes.positions[-1]) + 1
-                box = (tile.start, tile.stop)
+                box = tile.box
                 damage.append(Damage(spec.name, box, first, last, count, mine.layout.shards[shard].file))
                 gaps, far = ports.kernels.pack_gaps(changes.positions, changes.counts)
                 where, number = region(dataset, place.box), numbers[dataset.path]
@@ -250,9 +255,9 @@ def _patches(
 def _mark(ports: Ports, replica: Replica, plan: _Plan, fence: Fence) -> None:
     """From here on the replica is *applying*; shards that cannot be patched are put in place whole."""
     aside = Replica(replica.work / "rebuild", replica.site)
-    manifest, digest = ports.catalog.sealed(plan.version)
-    receipt = ports.receipt("repaired", replica.site, manifest, digest, detail={"binding": _binding(plan)})
     if ports.comm.rank == 0:
+        manifest, digest = ports.catalog.sealed(plan.version)
+        receipt = ports.receipt("repaired", replica.site, manifest, digest, detail={"binding": _binding(plan)})
         fence.check()
         own = replica.journals(plan.version, fence.epoch)
         durable.replace(prepared(own), dumps(dataclasses.replace(receipt, base=None)))

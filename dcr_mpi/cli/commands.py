@@ -29,6 +29,7 @@ from ..jsonable import dumps, loads, to_plain
 from ..model import Layout, Manifest, Policy
 from .jobs import apply_job, codec_settings, prepare_job, read_layout, site_of
 from .status import status
+from .upkeep import cmd_anchor, cmd_gc, cmd_repair, damage_text, scrub
 
 Result = dict[str, Any]
 
@@ -78,7 +79,17 @@ def _check_init(args: argparse.Namespace) -> None:
 def cmd_encode(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
     t = config.trainer
     number = getattr(args, "number", None)
-    job = EncodeJob(args.new, args.base, t.state, t.sites, codec_settings(config), t.step_attribute, t.dtypes, number)
+    job = EncodeJob(
+        args.new,
+        args.base,
+        t.state,
+        t.sites,
+        codec_settings(config),
+        t.step_attribute,
+        t.dtypes,
+        number,
+        t.anchor_every,
+    )
     return to_plain(encode(ports, job))
 
 
@@ -181,6 +192,13 @@ def cmd_apply(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
 
 def cmd_verify(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
     policy = loads(Policy, ports.once("policy", lambda: dumps(ports.catalog.policy()[0])), "policy.json")
+    if args.scrub and (args.site is None or args.number is not None):
+        raise UsageError(
+            "verify",
+            found="--scrub with " + ("--checkpoint" if args.site is None else "--version"),
+            expected="--scrub with --site alone",
+            remedy="leave it out",
+        )
     if args.site is not None:
         replica = Replica(site_of(config, args.site).replica, args.site)
         record = replica.need()
@@ -212,6 +230,15 @@ def cmd_verify(ports: Ports, config: Config, args: argparse.Namespace) -> Result
     wrong = [
         t.name for t, have, expected in zip(policy.tensors, lanes, manifest.tensors, strict=True) if have != expected
     ]
+    if wrong and args.scrub:
+        found = scrub(ports, config, args.site)
+        first = "; ".join(damage_text(d) for d in found.damage[:5]) or f"shards {list(found.shards)}"
+        raise VerifyFailed(
+            subject,
+            found=f"{found.words} words in {found.ranges} ranges with other bits than version {version}: {first}",
+            expected=f"the bits of version {version}",
+            remedy=f"run dcr repair --site {args.site}: it writes these words, and nothing else",
+        )
     if wrong:
         raise VerifyFailed(
             subject,
@@ -281,4 +308,7 @@ COMMANDS: dict[str, Callable[[Ports, Config, argparse.Namespace], Result]] = {
     "verify": cmd_verify,
     "status": cmd_status,
     "run": cmd_run,
+    "anchor": cmd_anchor,
+    "gc": cmd_gc,
+    "repair": cmd_repair,
 }

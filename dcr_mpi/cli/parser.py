@@ -85,6 +85,20 @@ def build() -> argparse.ArgumentParser:
     what.add_argument("--site", metavar="NAME", help="verify this site's replica")
     what.add_argument("--checkpoint", type=Path, metavar="DIR", help="verify training shards instead")
     _version(verify, "compare with this version (default: the replica's own, or the newest committed)")
+    verify.add_argument(
+        "--scrub", action="store_true", help="on damage, rebuild the version beside it and name the words that differ"
+    )
+    repair = add(
+        "repair", "Rebuild a site's version from an anchor and the chain, and write only what differs into the replica."
+    )
+    _site(repair)
+    anchor = add("anchor", "Publish the last committed version whole: new, lagging and damaged replicas start from it.")
+    anchor.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="training shards that hold it (default: the ones on record)"
+    )
+    _version(anchor, "this committed version instead")
+    gc = add("gc", "Delete from the store what no registered site needs any more.")
+    gc.add_argument("--dry-run", action="store_true", help="say what would be deleted, delete nothing")
     status = add("status", "Versions, decisions and sites of the policy, as the store knows them.")
     status.add_argument("--last", type=_count, default=5, metavar="N", help="show the last N versions (default: 5)")
     inspect = add("inspect", "What is inside a shard, a part, a journal or any JSON object of the store.", False)

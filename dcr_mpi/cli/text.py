@@ -27,6 +27,10 @@ def render(result: dict[str, Any]) -> str:
             + [f"  {name:<20} {seconds(sum(r.get('seconds', {}).values()))}" for name, r in result["acts"].items()]
         )
     lines = [f"{act}: " + ", ".join(_facts(result))]
+    if "damage" in result:
+        lines += [_damaged(d) for d in result["damage"]] + [f"  shard {s} made anew" for s in result["shards"]]
+    if "floor" in result:
+        return "\n".join([_collected(result), *(f"  {key}" for key in result["keys"] if result["dry"])])
     if result.get("seconds"):
         lines.append("  seconds: " + ", ".join(f"{k} {v:.2f}" for k, v in result["seconds"].items()))
     return "\n".join(lines)
@@ -47,6 +51,25 @@ def _facts(result: dict[str, Any]) -> list[str]:
         if changed:
             facts.append(f"{8 * payload / changed:.2f} bits per change")
     return facts
+
+
+def _damaged(d: dict[str, Any]) -> str:
+    box = d["box"]
+    where = f"box {tuple(box['start'])}..{tuple(box['stop'])}, words {d['start']}..{d['stop']}"
+    return f"  {d['shard']}: tensor {d['tensor']!r}, {where}: {d['words']} differ"
+
+
+def _collected(result: dict[str, Any]) -> str:
+    kept = ", ".join(f"{s} at {'an anchor' if v is None else v}" for s, v in result["sites"].items()) or "none"
+    lines = [
+        f"{result['act']}: {result['objects']} objects, {size(result['bytes'])}, {result['uploads']} open uploads",
+        f"  kept: versions after {result['floor']}, anchors {result['anchors']}; sites with a lease: {kept}",
+    ]
+    if result["expired"]:
+        lines.append(f"  leases that ran out: {', '.join(result['expired'])}")
+    if result["strange"]:
+        lines.append(f"  {result['strange']} objects here are not dcr-mpi's: left alone")
+    return "\n".join(lines)
 
 
 def _status(result: dict[str, Any]) -> str:
