@@ -183,3 +183,46 @@ def _leaves_something(place: Place, step: int) -> bool:
     child.communicate(timeout=60)
     assert child.returncode == -signal.SIGKILL
     return any(Path(place.url.removeprefix("file://")).rglob(".tmp-*"))
+
+
+def test_walk_shows_every_object_and_its_size(store: Store) -> None:
+    keys = {"a/b/c": 3, "a/b-d": 0, "a/e": 10, "ab/f": 1, "g": 2}
+    for key, size in keys.items():
+        assert store.put_once(key, bytes(size))
+    assert {e.key: e.size for e in store.walk("")} == keys
+    assert {e.key for e in store.walk("a")} == {"a/b/c", "a/b-d", "a/e"}
+    assert [e.key for e in store.walk("a/b")] == ["a/b/c"]
+    assert list(store.walk("no/such")) == []
+    assert all(0 <= e.age_s < 600 for e in store.walk(""))
+
+
+def test_walk_goes_over_pages(store: Store) -> None:
+    """More objects than one answer of an S3 store holds (1000)."""
+    keys = {f"many/{k:05d}" for k in range(1005)}
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(lambda key: store.put_once(key, b"x"), keys))
+    assert {e.key for e in store.walk("many")} == keys
+
+
+def test_a_deleted_object_is_gone_and_can_be_put_again(store: Store, place: Place) -> None:
+    assert store.delete("x/y/z") is False
+    store.put_once("x/y/z", b"one")
+    store.put_once("x/k", b"other")
+    assert store.delete("x/y/z") is True
+    assert store.delete("x/y/z") is False
+    for reader in (store, place.open()):
+        assert reader.get("x/y/z") is None
+        assert reader.stat("x/y/z") is None
+        assert reader.get("x/k") == b"other"
+    assert [e.key for e in store.walk("x")] == ["x/k"]
+    assert store.put_once("x/y/z", b"two") is True
+    assert store.get("x/y/z") == b"two"
+
+
+@pytest.mark.parametrize("bad", ["", "../x", "a//b", ".hidden"])
+def test_delete_and_walk_refuse_what_is_no_key(store: Store, bad: str) -> None:
+    with pytest.raises(UsageError):
+        store.delete(bad)
+    if bad:
+        with pytest.raises(UsageError):
+            list(store.walk(bad))
