@@ -106,13 +106,12 @@ def restore(ports: Ports, job: RestoreJob) -> Restored:
         due = job.write and bool(found.ranges or found.shards or unfinished)
         if due:
             _mark(ports, replica, plan, fence)
-        elif ports.comm.rank == 0:
+        if ports.comm.rank == 0 and not due:
             replica.drop_sets(plan.version, fence.epoch + 1, sealed=False)
+        if ports.comm.rank == 0 and job.write:  # the journals hold all that is needed
+            shutil.rmtree(aside.directory, ignore_errors=True)
     if due:
         apply(ports, ApplyJob(job.site, job.replica, plan.version, full=True))
-    ports.comm.barrier("restored")
-    if job.write and ports.comm.rank == 0:
-        shutil.rmtree(aside.directory, ignore_errors=True)
     return dataclasses.replace(found, written=due)
 
 
@@ -137,14 +136,8 @@ def _plan(ports: Ports, job: RestoreJob, replica: Replica) -> _Plan:
 def _rebuild(ports: Ports, job: RestoreJob, replica: Replica, plan: _Plan) -> Replica:
     """The version in a directory beside the journals. An earlier try's is gone on from, or thrown away."""
     aside = Replica(replica.work / "rebuild", job.site)
-    if ports.comm.rank == 0:
-        try:
-            standing = aside.record()
-            useless = standing is not None and standing.version > plan.version
-        except DcrError:
-            useless = True
-        if useless:
-            shutil.rmtree(aside.directory)
+    if ports.comm.rank == 0 and not _usable(aside, plan):
+        shutil.rmtree(aside.directory, ignore_errors=True)
     ports.comm.barrier("place to rebuild in")
     create_replica(ports, CreateJob(job.site, aside.directory, None, plan.version, job.degree, job.window))
     to = PrepareJob(job.site, aside.directory, degree=job.degree, window=job.window, until=plan.version, report=False)
@@ -158,6 +151,22 @@ def _rebuild(ports: Ports, job: RestoreJob, replica: Replica, plan: _Plan) -> Re
             remedy="look at dcr status, and run this again",
         )
     return aside
+
+
+def _usable(aside: Replica, plan: _Plan) -> bool:
+    """Whether there is nothing yet, or a whole replica on the way to the version."""
+    try:
+        record = aside.record()
+    except DcrError:
+        return False
+    if record is None:
+        return True
+    sizes = {
+        name: (aside.directory / name).stat().st_size for name in record.files if (aside.directory / name).exists()
+    }
+    return (
+        record.version <= plan.version and record.layout_sha256 == plan.record.layout_sha256 and sizes == record.files
+    )
 
 
 def _compare(

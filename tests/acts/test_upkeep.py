@@ -320,6 +320,16 @@ def test_a_repair_that_was_interrupted_is_run_again(
     assert local.replica.need().applying is None
 
 
+def test_what_an_earlier_repair_left_is_of_no_use(local: Local, steps: list[Path]) -> None:
+    _catch_up(local)
+    _flip(local, 0, next(d for s, d in _datasets() if s == 0))
+    _restore(local, write=False)
+    rebuilt = local.replica.work / "rebuild"
+    os.truncate(rebuilt / SITE.shards[0].file, 100)
+    _restore(local)
+    assert local.words() == _full(steps[6])
+
+
 def test_nothing_to_restore_from(local: Local) -> None:
     shutil.rmtree(local.path / "store/p/anchors")
     with pytest.raises(NotReady, match="anchor"):
