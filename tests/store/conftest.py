@@ -16,6 +16,7 @@ import pytest
 
 from dcr_mpi.store import S3Options, Store, open_store
 from tests.servers import S3Server
+from tests.store.proxy import Proxy
 
 ROOT = Path(__file__).parents[2]
 CHILD = Path(__file__).with_name("child.py")
@@ -74,6 +75,16 @@ def s3_options(s3_server: S3Server) -> S3Options:
 def s3_place(s3_url: str, s3_options: S3Options) -> Place:
     """A fresh place on the real S3 server."""
     return Place(s3_url, s3_options)
+
+
+@pytest.fixture
+def proxy(s3_server: S3Server) -> Iterator[Proxy]:
+    """A proxy of the test's own in front of the real server; whatever was scripted, it ends within seconds."""
+    between = Proxy(s3_server.endpoint)
+    try:
+        yield between
+    finally:
+        between.close()
 
 
 @pytest.fixture(params=["directory", "s3"])
