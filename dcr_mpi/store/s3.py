@@ -118,6 +118,8 @@ class S3Store:
                 status, code = meta.get("HTTPStatusCode", 0), str(problem.get("Code", ""))
                 if code not in expected:
                     headers = meta.get("HTTPHeaders", {})
+                    if code == str(status) and method != "head_object" and "xml" in headers.get("content-type", ""):
+                        raise Transient(f"{status} and an error document that was cut off") from error
                     raise verdict(op.what, status, code, str(problem.get("Message", "")), headers) from error
                 self._bucket_seen |= code in ("NoSuchKey", "PreconditionFailed", "NoSuchUpload")
                 return {"Code": code}
@@ -201,6 +203,7 @@ def _shut(body: Any) -> None:
 def _translated(what: str) -> Iterator[None]:
     """botocore's own exceptions in the words of the store's contract; server answers are for ``verdict``."""
     from botocore import exceptions as b
+    from urllib3.exceptions import HTTPError
 
     try:
         yield
@@ -244,7 +247,11 @@ def _translated(what: str) -> Iterator[None]:
         if isinstance(inner, DcrError):  # a signal's: the library takes whatever is raised below it for its own
             raise inner from None
         raise Transient(f"{type(error).__name__} ({error})") from error
-    except (ConnectionError, TimeoutError) as error:  # from a socket below a body that is being read
+    except (
+        HTTPError,
+        ConnectionError,
+        TimeoutError,
+    ) as error:  # from below a body (an error's, too) that is being read
         raise Transient(f"{type(error).__name__} ({error})") from error
     except b.BotoCoreError as error:
         raise StoreDenied(

@@ -21,7 +21,8 @@ def error(status: int, code: str = "", after: bool = False, **headers: object) -
         text = f"<Error><Code>{code}</Code><Message>by the proxy</Message></Error>" if code else "<html>no</html>"
         named = [(name.replace("_", "-"), str(value)) for name, value in headers.items()]
         date = [("Date", exchange.date_time_string())]
-        exchange.answer(Answer(status, [("Content-Type", "application/xml"), *date, *named], text.encode()))
+        kind = [("Content-Type", "application/xml" if code else "text/html")]
+        exchange.answer(Answer(status, [*kind, *date, *named], text.encode()))
 
     return fault
 
