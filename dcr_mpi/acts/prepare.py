@@ -27,7 +27,8 @@ from .tiling import load_tiling
 
 @dataclass(frozen=True)
 class PrepareJob:
-    """What to prepare. ``version`` None: the next one that is made from the replica's. ``wait_s``: for its manifest.
+    """What to prepare. ``version`` None: the next one that is made from the replica's. ``wait_s``: for its manifest,
+    and for each part that the store shows later than the manifest.
 
     ``degree`` and ``window`` are the relay tree's children per rank and the parts in hand per rank.
     """
@@ -203,7 +204,7 @@ def _receive(
                     ports.comm,
                     manifest.parts,
                     [bool(m) for m in missing],
-                    ports.catalog.part,
+                    lambda entry: ports.catalog.part(entry, job.wait_s, job.poll_s),
                     consume,
                     degree=job.degree,
                     window=job.window,
