@@ -51,12 +51,13 @@ class Rule:
 
 @dataclass
 class Seen:
-    """One exchange: what was asked, and the status that the client got (0: none, or not from the server)."""
+    """One exchange: what was asked, whether it met a fault, and the status and bytes that the client got (0: none)."""
 
     operation: str
     key: str
     range: str
     if_match: str
+    faulty: bool = False
     status: int = 0
     sent: int = 0
 
@@ -140,6 +141,7 @@ class Exchange(BaseHTTPRequestHandler):
         with self.server.lock:
             self.server.seen.append(self.seen)
             met = [rule for rule in self.server.rules if rule.meets(name, self.seen.key)]  # each rule counts for itself
+            self.seen.faulty = bool(met)
         try:
             met[0].fault(self) if met else self.answer(self.ask())
         except (OSError, HTTPException):  # the server or the client is gone: that is what the other one sees, too
