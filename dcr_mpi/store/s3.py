@@ -187,10 +187,15 @@ class S3Store:
         found = self._stat(op, key)
         if found is None:
             raise Transient("an object that exists, says the put, and does not, says the store when asked for it")
-        pieces = ((at, min(at + _COMPARE, len(view))) for at in range(0, len(view), _COMPARE))
-        return found.size == len(view) and all(
-            bytes(view[slice(*piece)]) == self._get(op, key, *piece) for piece in pieces
-        )
+        if found.size != len(view):
+            return False
+        for at in range(0, len(view), _COMPARE):
+            piece = at, min(at + _COMPARE, len(view))
+            mine = bytes(view[slice(*piece)])
+            # Ranges have no checksum: what differs is read again before the put is called lost.
+            if mine != self._get(op, key, *piece) and mine != self._get(op, key, *piece):
+                return False
+        return True
 
 
 def _shut(body: Any) -> None:

@@ -15,6 +15,8 @@ from .faults import TIMEOUT_S
 from .proxy import Proxy
 
 ATTEMPTS = 4
+MIB = 1 << 20
+DATA = random.Random(1).randbytes(3 * MIB)  # what lies under "k"
 
 
 class Bench:

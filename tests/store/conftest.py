@@ -16,6 +16,7 @@ import pytest
 
 from dcr_mpi.store import S3Options, Store, open_store
 from tests.servers import S3Server
+from tests.store.bench import DATA, Bench
 from tests.store.proxy import Proxy
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +86,16 @@ def proxy(s3_server: S3Server) -> Iterator[Proxy]:
         yield between
     finally:
         between.close()
+
+
+@pytest.fixture
+def bench(s3_server: S3Server, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    use_credentials(monkeypatch, s3_server.env())
+    """A store behind the proxy, with ``DATA`` under "k"."""
+    made = Bench(s3_server, proxy)
+    made.replace("k", DATA)
+    yield made
+    made.client.close()
 
 
 @pytest.fixture(params=["directory", "s3"])

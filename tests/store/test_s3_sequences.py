@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dcr_mpi.errors import CorruptInput, DcrError, StoreUnavailable, by_code
@@ -69,6 +69,7 @@ quiet = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, Hea
 
 
 @quiet
+@example(names=["lost reply", None, None, "bit flipped on the way"], size=1, rival=None)
 @given(names=faults, size=sizes, rival=st.sampled_from([None, None, "same", "other", "shorter"]))
 def test_put(bench: Bench, names: list[str | None], size: int, rival: str | None) -> None:
     key, data = bench.fresh(), bench.some(size)
