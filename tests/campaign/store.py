@@ -42,7 +42,8 @@ FAULTS = {
     **{name: Case(fault, frozenset({0})) for name, fault in PASSING.items()},
     **{name: Case(fault, frozenset({code})) for name, (fault, code) in FINAL.items()},
     # Not there yet: nothing to do, or refused (a version or decision unseen makes the one before it the newest, whose
-    # base nobody has; the put-once objects hold). A document that is cut is corrupt; a part is fetched again, cut or another.
+    # base nobody has; the put-once objects hold). A cut document is corrupt; a part that is cut
+    # or another is fetched again.
     "hidden": Case(hidden, frozenset({0, 2, 10, 12, 13}), READS),
     "halved": Case(altered(halved, trusted=True), frozenset({0, 11}), READS),
     "part changed": Case(altered(flipped, trusted=True), frozenset({0}), "Get", "/parts/"),
