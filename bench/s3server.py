@@ -71,7 +71,7 @@ class S3Server:
         }
 
     def start(self, timeout_s: float = 60.0) -> S3Server:
-        """Start and wait until a PUT is answered (a listing answers earlier, when writes still fail)."""
+        """Start and wait until a PUT with a body is answered (a listing answers earlier, when writes still fail)."""
         self.directory.mkdir(parents=True, exist_ok=True)
         credential = {"accessKey": self.access_key, "secretKey": self.secret_key}
         actions = ["Admin", "Read", "Write", "List", "Tagging"]
@@ -145,7 +145,7 @@ class S3Server:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
-            self.client().put_object(Bucket=BUCKET, Key="ready", Body=b"")
+            self.client().put_object(Bucket=BUCKET, Key="ready", Body=b"ready")  # an empty one needs no volume
         except (BotoCoreError, ClientError):
             return False
         return True

@@ -1,7 +1,5 @@
 """``python -m dcr_mpi``: the same as the ``dcr`` command."""
 
-import sys
+from .cli import program
 
-from .cli import main
-
-sys.exit(main())
+program()

@@ -207,33 +207,40 @@ class Catalog:
         place = self._version_place(decision.version, "decision.json")
         return self._documents.put_first(Decision, place, decision, SMALL, version=decision.version)
 
-    def part(self, entry: PartEntry) -> bytes:
+    def part(self, entry: PartEntry, wait_s: float = 0.0, poll_s: tuple[float, float] = (0.05, 2.0)) -> bytes:
         """A sealed part's bytes, checked; fetched once more where they are not what the manifest says.
+
+        ``wait_s``: for a part that the store shows later than the manifest that names it.
 
         Raises
         ------
         NotReady, CorruptInput
             The part is missing, or wrong twice; the message names it.
         """
-        for attempt in (1, 2):
-            data = self.store.get(entry.key, limit=entry.size)
-            if data is None:
+        what, wrong = f"part {entry.index} ({entry.key})", ""
+        for _ in range(2):
+            try:
+                data = self.wait(what, lambda: self.store.get(entry.key, limit=entry.size), wait_s, poll_s)
+            except NotReady as error:
                 raise NotReady(
-                    f"part {entry.index} ({entry.key})",
-                    found="no such object",
+                    what,
+                    found=f"no such object{f' after {wait_s:g} s' if wait_s else ''}",
                     expected=f"{entry.size} bytes",
-                    remedy="the manifest names it: look whether it was deleted, or whether the store shows it late",
-                )
+                    remedy="the manifest names it: look whether it was deleted, or whether the store shows it late "
+                    "(dcr refit --wait S waits for it)",
+                ) from error
+            except CorruptInput as error:  # longer, or changed while it was read
+                wrong = str(error.found)
+                continue
             if len(data) == entry.size and sha256(data) == entry.sha256:
                 return data
-            if attempt == 2:
-                raise CorruptInput(
-                    f"part {entry.index} ({entry.key})",
-                    found=f"{len(data)} bytes, sha256 {sha256(data)[:16]}",
-                    expected=f"{entry.size} bytes, {entry.sha256[:16]}",
-                    remedy="the object was changed or cut in the store: abort this version and encode the next",
-                )
-        raise AssertionError("unreachable")
+            wrong = f"{len(data)} bytes, sha256 {sha256(data)[:16]}"
+        raise CorruptInput(
+            what,
+            found=f"{wrong}, the second time too",
+            expected=f"{entry.size} bytes, {entry.sha256[:16]}",
+            remedy="the object was changed or cut in the store: abort this version and encode the next",
+        )
 
     # -- versions ---------------------------------------------------------------------------------------------
 

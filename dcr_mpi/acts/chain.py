@@ -95,9 +95,11 @@ def bundles(links: Sequence[Link]) -> tuple[PartEntry, ...]:
     )
 
 
-def fetch_bundle(catalog: Catalog, links: Sequence[Link], entry: PartEntry) -> bytes:
-    """The parts of one index of all links, end to end, each checked."""
-    return b"".join(catalog.part(link.manifest.parts[entry.index]) for link in links)
+def fetch_bundle(
+    catalog: Catalog, links: Sequence[Link], entry: PartEntry, wait_s: float, poll_s: tuple[float, float]
+) -> bytes:
+    """The parts of one index of all links, end to end, each checked and waited for as :meth:`Catalog.part` does."""
+    return b"".join(catalog.part(link.manifest.parts[entry.index], wait_s, poll_s) for link in links)
 
 
 def binding_of(shas: Sequence[str]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from functools import partial
 
 import numpy as np
 
@@ -104,7 +103,7 @@ def _receive(
                     ports.comm,
                     entries,
                     [bool(m) for m in missing],
-                    partial(fetch_bundle, ports.catalog, plan.links),
+                    lambda entry: fetch_bundle(ports.catalog, plan.links, entry, job.wait_s, job.poll_s),
                     consume,
                     degree=job.degree,
                     window=job.window,

@@ -17,7 +17,8 @@ from .replica import RESTORE, Replica
 
 @dataclass(frozen=True)
 class PrepareJob:
-    """What to prepare. ``version`` None: the next one that is made from the replica's. ``wait_s``: for its manifest.
+    """What to prepare. ``version`` None: the next one that is made from the replica's. ``wait_s``: for its manifest,
+    and for each part that the store shows later than the manifest.
 
     ``fold``: all committed versions after the replica's at once, as far as they are cut alike, ``until`` a version.
     ``report``: put the receipt in the store.

@@ -1,5 +1,5 @@
 """The command line. Errors become one message and the exit code of their class; only rank 0 prints results."""
 
-from .main import main
+from .main import main, program
 
-__all__ = ["main"]
+__all__ = ["main", "program"]

@@ -7,10 +7,11 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from .. import comm, durable
 from ..catalog import Catalog
@@ -45,6 +46,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("dcr: interrupted; run the same command again to go on", file=sys.stderr)
         return 130
+
+
+def program() -> NoReturn:
+    """The process ``dcr``: :func:`main`, and an end that waits for no fetch or upload under way after an error."""
+    code = main()
+    if code and threading.active_count() > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # Python's own end would join the worker threads: a stalled store takes minutes
+    sys.exit(code)
 
 
 def _preempt(number: int, frame: FrameType | None) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import threading
+import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -22,6 +25,8 @@ class Download:
         ``ask(*expected_codes, **parameters)``: one GET; its answer has ``Code``, ``Body``, ``ContentLength``, ...
     translated : callable
         A context in which errors of reading a body become :class:`Transient`.
+    shut : callable
+        Ends the reading of a body from another thread, when the time of ``op`` is up.
     op : Operation
         Bounds and name of the whole read.
     name : dict
@@ -31,13 +36,14 @@ class Download:
     """
 
     def __init__(
-        self, ask: Callable[..., dict[str, Any]], translated: Callable[[], AbstractContextManager[None]], op: Operation,
-        name: dict[str, str], start: int, stop: int | None, limit: int | None,
+        self, ask: Callable[..., dict[str, Any]], translated: Callable[[], AbstractContextManager[None]],
+        shut: Callable[[Any], None], op: Operation, name: dict[str, str],
+        start: int, stop: int | None, limit: int | None,
     ) -> None:  # fmt: skip
-        self._ask, self._translated, self._op, self._name = ask, translated, op, name
+        self._ask, self._translated, self._shut, self._op, self._name = ask, translated, shut, op, name
         self._start, self._stop, self._limit = start, stop, limit
         self._buffer: bytearray | None = None  # sized by the first answer
-        self._got, self._etag = 0, ""
+        self._got, self._etag, self._crc32, self._answers = 0, "", "", 0
 
     def run(self) -> bytes | None:
         """The range's bytes, None for an absent key; errors as in the store's contract."""
@@ -56,24 +62,34 @@ class Download:
         answer = self._ask("NoSuchKey", "InvalidRange", "416", "PreconditionFailed", "412", **asked)
         code = answer["Code"]
         if code == "NoSuchKey":
+            if self._buffer is not None:
+                raise Transient("no such object any more, when it had begun to arrive")
             return "absent"
         if code in ("InvalidRange", "416") and self._buffer is None:
             return "done"  # the range begins past the end of an object that exists
         if code:
             raise self._corrupt(f"another object than before ({code})", "the same object, which never changes")
+        alarm = threading.Timer(self._op.left_s(), self._shut, (answer["Body"],))
+        alarm.daemon = True
+        alarm.start()
         try:
             with self._translated():
                 self._drain(answer["Body"], whole=self._accept(answer, at))
+                self._check()
         except Transient:
-            if self._got == before or not self._op.left_s():
+            if not self._op.left_s():
+                raise Transient(f"{self._got} of {len(self._buffer or b'')} bytes when the time was up") from None
+            if self._got <= before:
                 raise
             return "more"
         finally:
+            alarm.cancel()
             answer["Body"].close()
         return "done"
 
     def _accept(self, answer: dict[str, Any], at: int) -> bool:
         """Check what the response says of itself before a byte is read; True when its end is the range's end."""
+        self._answers += 1
         length, place = answer.get("ContentLength"), answer.get("ContentRange", "")
         if length is None:
             raise self._corrupt("an answer without Content-Length", "a length, so that memory can be bounded")
@@ -85,6 +101,8 @@ class Download:
         if self._buffer is None:
             check_limit(self._op.what, take, self._limit)
             self._buffer, self._etag = bytearray(take), answer.get("ETag", "")
+            if not place and take == length and answer.get("ChecksumType") != "COMPOSITE":
+                self._crc32 = answer.get("ChecksumCRC32", "")
         elif take != len(self._buffer) - self._got:
             raise self._corrupt(f"{take} more bytes", f"{len(self._buffer) - self._got}")
         return bool(length == take)
@@ -99,11 +117,20 @@ class Download:
                 view[self._got : self._got + len(piece)] = piece
                 self._got += len(piece)
                 if not self._op.left_s():
-                    raise Transient(f"{self._got} of {len(view)} bytes when the time was up")
+                    raise Transient("the time is up")
         if whole:
             arrived, self._got = self._got, 0
             body.read(1)  # the end of the body is where its checksum is compared: a failure starts over
             self._got = arrived
+
+    def _check(self) -> None:
+        """The checksum of an object that came in pieces: the library compares only what came in one."""
+        if self._answers == 1 or not self._crc32:
+            return
+        have = base64.b64encode(zlib.crc32(self._buffer or b"").to_bytes(4, "big")).decode()
+        if have != self._crc32:
+            self._got = 0  # nobody knows which piece is wrong
+            raise Transient(f"checksum of the body ({have}, not {self._crc32})", becomes=CorruptInput)
 
     def _corrupt(self, found: str, expected: str) -> CorruptInput:
         return CorruptInput(self._op.what, found=found, expected=expected, remedy="look for what rewrites the store")

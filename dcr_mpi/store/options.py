@@ -41,7 +41,7 @@ class S3Options:
     part_threads : int
         Parts of one object in flight at a time.
     connect_timeout_s, read_timeout_s : float
-        Seconds for a connection, and of silence on it.
+        Seconds for a connection (and of silence while a request is being sent), and of silence before and in an answer.
     attempts, backoff_s, deadline_s
         Tries of one request, first back-off, seconds for one operation: see :mod:`dcr_mpi.store.retry`.
 

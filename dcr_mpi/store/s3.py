@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -24,7 +24,12 @@ from .retry import Operation, Transient
 from .verdict import verdict
 
 _COMPARE = 8 * MIB
+_ESSENTIAL = {"create_multipart_upload": "UploadId", "list_multipart_uploads": "IsTruncated"}
 log = logging.getLogger(__name__)
+
+
+class _Swept(Exception):
+    """Somebody dropped the upload that a part was for."""
 
 
 class S3Store:
@@ -47,7 +52,7 @@ class S3Store:
             created = op.attempt(lambda: self._put_whole(op, key, body))
         else:
             created = op.attempt(lambda: self._put_parts(op, key, view))
-        return created or self._holds(key, view)
+        return created or op.attempt(lambda: self._holds(op, key, view))
 
     def get(self, key: str, start: int = 0, stop: int | None = None, *, limit: int | None = None) -> bytes | None:
         """Ranged GET that resumes where a body ended early; see the contract for ranges and ``limit``."""
@@ -55,15 +60,18 @@ class S3Store:
         check_range(start, stop)
         if start == stop:
             return b""
-        op = self._operation("get", key)
-        name = {"Key": self._prefix + key}
-        ask = partial(self._ask, op, "get_object")
-        return Download(ask, partial(_translated, op.what), op, name, start, stop, limit).run()
+        return self._get(self._operation("get", key), key, start, stop, limit)
+
+    def _get(self, op: Operation, key: str, start: int, stop: int | None, limit: int | None = None) -> bytes | None:
+        ask, name = partial(self._ask, op, "get_object"), {"Key": self._prefix + key}
+        return Download(ask, partial(_translated, op.what), _shut, op, name, start, stop, limit).run()
 
     def stat(self, key: str) -> Stat | None:
         """HEAD; where its bare status says too little (no body, no code), one-byte GET for the reason."""
         check_key(key)
-        op = self._operation("stat", key)
+        return self._stat(self._operation("stat", key), key)
+
+    def _stat(self, op: Operation, key: str) -> Stat | None:
         answer = op.attempt(lambda: self._ask(op, "head_object", "400", "403", "404", Key=self._prefix + key))
         if not answer["Code"]:
             return Stat(answer["ContentLength"])
@@ -132,9 +140,13 @@ class S3Store:
                 status, code = meta.get("HTTPStatusCode", 0), str(problem.get("Code", ""))
                 if code not in expected:
                     headers = meta.get("HTTPHeaders", {})
+                    if code == str(status) and method != "head_object" and "xml" in headers.get("content-type", ""):
+                        raise Transient(f"{status} and an error document that was cut off") from error
                     raise verdict(op.what, status, code, str(problem.get("Message", "")), headers) from error
                 self._bucket_seen |= code in ("NoSuchKey", "PreconditionFailed", "NoSuchUpload")
                 return {"Code": code}
+        if _ESSENTIAL.get(method, "ResponseMetadata") not in answer:
+            raise Transient("an answer without a body")  # cut off before its first byte: the library reads it as empty
         self._bucket_seen = True
         return {**answer, "Code": ""}
 
@@ -153,15 +165,17 @@ class S3Store:
             code = op.attempt(
                 lambda: self._ask(op, "complete_multipart_upload", *end, MultipartUpload=parts, IfNoneMatch="*", **name)
             )["Code"]
+        except _Swept:
+            code = "NoSuchUpload"
         finally:
             if code:
                 self._abort(op, name)
         if code in ("", "PreconditionFailed", "412"):
             return not code
         # A conflict consumes the upload; a missing upload is our own completion with its reply lost, or was swept.
-        if self.stat(key) is not None:
+        if self._stat(op, key) is not None:
             return False
-        raise Transient(f"{code} at the end of a multipart upload")
+        raise Transient(f"{code} before the end of a multipart upload")
 
     def _send_parts(self, op: Operation, name: dict[str, str], view: memoryview) -> list[dict[str, Any]]:
         step = self.options.part_bytes(len(view))
@@ -169,7 +183,10 @@ class S3Store:
         def send(at: int) -> dict[str, Any]:
             number = at // step + 1
             body = bytes(view[at : at + step])
-            sent = op.attempt(lambda: self._ask(op, "upload_part", Body=body, PartNumber=number, **name))
+            part = {"Body": body, "PartNumber": number, **name}
+            sent = op.attempt(lambda: self._ask(op, "upload_part", "NoSuchUpload", **part))
+            if sent["Code"]:
+                raise _Swept
             sums = {k: v for k, v in sent.items() if k.startswith("Checksum") and k != "ChecksumType"}
             return {"PartNumber": number, "ETag": sent["ETag"], **sums}
 
@@ -187,35 +204,39 @@ class S3Store:
         except DcrError as error:  # the first error matters more; sweep drops the upload later
             log.warning("%s: could not abort its upload: %s", op.what, error)
 
-    def _holds(self, key: str, view: memoryview) -> bool:
+    def _holds(self, op: Operation, key: str, view: memoryview) -> bool:
         """Does the object that won hold our bytes? It does after a lost reply of our own earlier try."""
-        found = self.stat(key)
+        found = self._stat(op, key)
         if found is None:
-            raise StoreUnavailable(
-                f"put {self.url}/{key}",
-                found="the store says both that the key exists and that it does not",
-                remedy="check that nothing deletes objects, then run again",
-            )
+            raise Transient("an object that exists, says the put, and does not, says the store when asked for it")
         if found.size != len(view):
             return False
         for at in range(0, len(view), _COMPARE):
-            end = min(at + _COMPARE, len(view))
-            if self.get(key, at, end) != bytes(view[at:end]):
+            piece = at, min(at + _COMPARE, len(view))
+            mine = bytes(view[slice(*piece)])
+            # Ranges have no checksum: what differs is read again before the put is called lost.
+            if mine != self._get(op, key, *piece) and mine != self._get(op, key, *piece):
                 return False
         return True
+
+
+def _shut(body: Any) -> None:
+    """Wake whoever reads a body: no time-out of a socket ends a connection that brings a byte now and then."""
+    with suppress(Exception):  # it was read to its end just now
+        body._raw_stream.shutdown()
 
 
 @contextmanager
 def _translated(what: str) -> Iterator[None]:
     """botocore's own exceptions in the words of the store's contract; server answers are for ``verdict``."""
     from botocore import exceptions as b
+    from urllib3.exceptions import HTTPError
 
     try:
         yield
     except (b.IncompleteReadError, b.ResponseStreamingError) as error:
-        clean = "IncompleteRead" in type(error).__name__ + str(
-            error
-        )  # an orderly end too early, not a broken connection
+        # An orderly end too early, not a broken connection.
+        clean = "IncompleteRead" in type(error).__name__ + str(error)
         raise Transient(
             f"a body that ends early ({error})", becomes=CorruptInput if clean else StoreUnavailable
         ) from error
@@ -249,8 +270,15 @@ def _translated(what: str) -> Iterator[None]:
     except b.ParamValidationError as error:
         raise UsageError(what, found=str(error), remedy="correct the store's URL") from error
     except (b.HTTPClientError, b.ConnectionError) as error:
+        inner = error.kwargs.get("error")
+        if isinstance(inner, DcrError):  # a signal's: the library takes whatever is raised below it for its own
+            raise inner from None
         raise Transient(f"{type(error).__name__} ({error})") from error
-    except (ConnectionError, TimeoutError) as error:  # from a socket below a body that is being read
+    except (
+        HTTPError,
+        ConnectionError,
+        TimeoutError,
+    ) as error:  # from below a body (an error's, too) that is being read
         raise Transient(f"{type(error).__name__} ({error})") from error
     except b.BotoCoreError as error:
         raise StoreDenied(

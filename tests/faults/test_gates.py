@@ -295,7 +295,7 @@ def test_prepared_again_fetches_nothing(local: Local, steps: list[Path], monkeyp
     local.encode(steps[1])
     first = local.prepare()
     fetched: list[int] = []
-    monkeypatch.setattr(local.ports.catalog, "part", lambda entry: fetched.append(entry.index))
+    monkeypatch.setattr(local.ports.catalog, "part", lambda entry, *_: fetched.append(entry.index))
     assert local.prepare() == first
     assert fetched == []
 

@@ -16,6 +16,8 @@ import pytest
 
 from dcr_mpi.store import S3Options, Store, open_store
 from tests.servers import S3Server
+from tests.store.bench import DATA, Bench
+from tests.store.proxy import Proxy
 
 ROOT = Path(__file__).parents[2]
 CHILD = Path(__file__).with_name("child.py")
@@ -74,6 +76,26 @@ def s3_options(s3_server: S3Server) -> S3Options:
 def s3_place(s3_url: str, s3_options: S3Options) -> Place:
     """A fresh place on the real S3 server."""
     return Place(s3_url, s3_options)
+
+
+@pytest.fixture
+def proxy(s3_server: S3Server) -> Iterator[Proxy]:
+    """A proxy of the test's own in front of the real server; whatever was scripted, it ends within seconds."""
+    between = Proxy(s3_server.endpoint)
+    try:
+        yield between
+    finally:
+        between.close()
+
+
+@pytest.fixture
+def bench(s3_server: S3Server, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    use_credentials(monkeypatch, s3_server.env())
+    """A store behind the proxy, with ``DATA`` under "k"."""
+    made = Bench(s3_server, proxy)
+    made.replace("k", DATA)
+    yield made
+    made.client.close()
 
 
 @pytest.fixture(params=["directory", "s3"])
