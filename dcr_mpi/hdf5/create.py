@@ -40,8 +40,10 @@ def create_shard(
     access = h5p.create(h5p.FILE_ACCESS)
     access.set_libver_bounds(h5f.LIBVER_V110, h5f.LIBVER_V110)  # with the flag that tells a crashed writer
     access.set_alignment(ALIGNMENT, ALIGNMENT)
+    creation = h5p.create(h5p.FILE_CREATE)
+    creation.set_obj_track_times(False)  # the root group's
     try:
-        file = h5f.create(os.fsencode(where), h5f.ACC_EXCL, fapl=access)
+        file = h5f.create(os.fsencode(where), h5f.ACC_EXCL, fcpl=creation, fapl=access)
     except OSError as error:
         raise from_os_error(error, f"creating shard {where}") from error
     try:
@@ -78,13 +80,23 @@ def _fill(file: h5f.FileID, layout: ShardLayout, step: int | None, step_attribut
     storage.set_fill_time(h5d.FILL_TIME_NEVER)  # fresh blocks of a file read as zeros
     storage.set_obj_track_times(False)
     linking = h5p.create(h5p.LINK_CREATE)
-    linking.set_create_intermediate_group(True)
     linking.set_char_encoding(h5t.CSET_UTF8)
+    grouping = h5p.create(h5p.GROUP_CREATE)
+    grouping.set_obj_track_times(False)
+    for group in _groups(layout):  # by hand: those that linking creates on its way carry the time
+        h5g.create(root, group.encode(), lcpl=linking, gcpl=grouping)
     for dataset in layout.datasets:
         space = h5s.create_simple(dataset.shape) if dataset.shape else h5s.create(h5s.SCALAR)
         made = h5d.create(file, None, file_type(dataset.dtype), space, dcpl=storage)
         for name in (dataset.path, *dataset.names):
             h5o.link(made, root, name.encode(), lcpl=linking)
+
+
+def _groups(layout: ShardLayout) -> list[str]:
+    """Every group that a dataset's name lies in, outer ones first."""
+    names = [name for d in layout.datasets for name in (d.path, *d.names)]
+    found = {name[:at] for name in names for at in range(len(name)) if name[at] == "/"}
+    return sorted(found, key=lambda group: (group.count("/"), group))
 
 
 def _check(layout: ShardLayout, where: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import h5py
@@ -39,6 +40,15 @@ def test_every_dtype_comes_back(tmp_path: Path) -> None:
             assert kind.get_size() == dtype(name).itemsize
             if name in KINDS:
                 assert kind.equal(KINDS[name]), name
+
+
+def test_the_same_layout_gives_the_same_bytes_whenever(tmp_path: Path) -> None:
+    """Two creations a second apart: HDF5 writes times, in seconds, into groups unless it is told not to."""
+    asked = layout(("a/b/w", (3000,), "bf16", ("a/c/tied", "top")), ("v", (2,), "f32"))
+    create_shard(tmp_path / "one.h5", asked, step=3)
+    time.sleep(1.1)
+    create_shard(tmp_path / "two.h5", asked, step=3)
+    assert (tmp_path / "one.h5").read_bytes() == (tmp_path / "two.h5").read_bytes()
 
 
 def test_patched_in_place_read_by_the_library(tmp_path: Path) -> None:
