@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 from ..jsonable import dumps
 from ..model import Receipt
@@ -14,11 +15,20 @@ from .replica import Replica
 
 
 def finish_apply(ports: Ports, prepare_job: PrepareJob, apply_job: ApplyJob) -> list[int]:
-    """Roll an interrupted apply forward; the version, where there was one."""
+    """Roll an interrupted apply forward, or only tell the store and tidy up where the words were all there; the
+    version, where any were missing."""
     replica = Replica(prepare_job.replica, prepare_job.site)
-    if ports.once("record", lambda: dumps(replica.need().applying)) == b"null":
+
+    def look() -> bytes:
+        record = replica.need()
+        untold = replica.has_journals_until(record.version)
+        return dumps([record.applying, record.version if untold else None])
+
+    applying, untold = json.loads(ports.once("record", look))
+    if applying is None and untold is None:
         return []
-    return [apply(ports, dataclasses.replace(apply_job, version=None)).version]
+    receipt = apply(ports, dataclasses.replace(apply_job, version=untold if applying is None else applying))
+    return [receipt.version] if applying is not None else []
 
 
 def replay(ports: Ports, prepare_job: PrepareJob, apply_job: ApplyJob) -> list[int]:

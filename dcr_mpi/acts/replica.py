@@ -101,9 +101,16 @@ class Replica:
 
     def drop_journals_until(self, version: int) -> None:
         """Remove a version's journals and older ones: of versions that were aborted and never looked at again."""
-        for folder in self.work.glob("v[0-9]*"):
-            if (number := int(folder.name[1:])) <= version:
-                self.drop_journals(number)
+        for number in self._journals_until(version):
+            self.drop_journals(number)
+
+    def has_journals_until(self, version: int) -> bool:
+        """Whether journals of a version or older ones are left: if of the replica's own, its apply was cut short."""
+        return bool(self._journals_until(version))
+
+    def _journals_until(self, version: int) -> list[int]:
+        numbers = (int(folder.name[1:]) for folder in self.work.glob("v[0-9]*"))
+        return sorted(number for number in numbers if number <= version)
 
     def _sets(self, version: int) -> Path:
         return self.work / f"v{version:06d}"

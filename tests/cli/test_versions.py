@@ -29,6 +29,18 @@ def test_run_moves_every_site_and_may_be_run_again(pairs: Stages, tmp_path: Path
 
 
 @pytest.mark.faults
+def test_catch_up_tells_the_store_of_an_apply_that_could_not(stages: Stages, tmp_path: Path) -> None:
+    """Killed after the last word and the record, before the applied receipt: nothing is left to catch up with."""
+    world = stages.copy("committed", tmp_path / "w")
+    receipt = world.path / "store/test/versions/000001/applied/rollout.json"
+    kill = (*STRACE, "-P", str(receipt), "-e", "inject=link:signal=KILL:when=1")
+    assert world.run(1, "apply", "--site", "rollout", before=kill).code in (-9, 137)
+    assert world.replica().need().version == 1 and not receipt.exists()
+    assert world.dcr(1, "refit", "--site", "rollout", "--catch-up")["replayed"] == []
+    assert receipt.exists() and not list(world.replica().work.glob("v*"))
+
+
+@pytest.mark.faults
 @pytest.mark.parametrize("died", ["before the decision", "after it", "in an apply"])
 def test_run_goes_on_where_it_died(pairs: Stages, tmp_path: Path, died: str) -> None:
     if died == "before the decision":
