@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from ..checkpoint import Checkpoint, by_name
-from ..codec import BlockTable, BucketReader, check_cover, check_spans, rest_digests
-from ..digest import Lanes, add, block_digest
+from ..codec import BlockTable, BucketReader, check_cover, check_spans
+from ..digest import Lanes, add, block_digest, running_block_digest
 from ..errors import BaseMismatch, CorruptInput, VerifyFailed
 from ..hdf5 import Inventory, region
 from ..journal import Frame, Patch
 from ..kernels.api import Changes, Kernels
 from ..layout import Place, Placement, Span, geometry_rows, part_spans, tile_region
 from ..model import Manifest, Policy, Tiling
+from ..scratch import Scratch
 from ..wire import PartHeader, unpack_part
 from .replica import RESTORE
 
@@ -41,7 +42,7 @@ class Landing:
         kernels: Kernels,
     ) -> None:
         self._policy, self._tiling, self._manifest = policy, tiling, manifest
-        self._replica, self._kernels = replica, kernels
+        self._replica, self._kernels, self._scratch = replica, kernels, Scratch()
         self._datasets = {s: by_name(inv) for s, inv in inventories.items()}
         self._numbers = {s: {d.path: k for k, d in enumerate(inv.datasets)} for s, inv in inventories.items()}
         placement = Placement(replica.layout, policy.tensors)
@@ -110,19 +111,12 @@ class Landing:
         if not wanted.any():
             return
         words = self._read_base(reader, place_of)
-        self._check_base(reader, words)
         blocks = np.flatnonzero(reader.changed)
         if not len(blocks):
             return
-        picked = table.select(blocks)
-        base = words
-        if len(blocks) < len(table):
-            base = np.empty(picked.length, words.dtype)
-            for k, block in enumerate(blocks.tolist()):
-                picked.view(base, k)[...] = table.view(words, block)
-        target, changes = reader.decode(base, self._kernels)
-        for k, block in enumerate(blocks.tolist()):
-            if block_digest(picked.view(target, k)) != reader.target[block]:
+        changes, found = reader.patch(words, self._kernels)
+        for block, digest in zip(blocks.tolist(), found, strict=True):
+            if digest != reader.target[block]:
                 raise VerifyFailed(
                     self._where(table, block),
                     found="another digest after decoding",
@@ -130,26 +124,27 @@ class Landing:
                     remedy="the part was made wrongly: abort this version and encode it again",
                 )
         self._count(table, blocks, changes, place_of, wanted, lanes)
-        self._journal(reader, blocks, picked, target, changes, place_of, wanted, patches)
+        self._journal(reader, blocks, words, changes, place_of, wanted, patches)
 
     def _read_base(self, reader: BucketReader, place_of: Sequence[Place]) -> np.ndarray:
+        """The base's words, each block held against the gate while it is at hand: every changed block has its base's
+        digest, and so have each span's unchanged blocks together."""
         table = reader.table
-        words = np.empty(table.length, f"<u{reader.dtype.word_bytes}")
-        for block in range(len(table)):
-            start = int(table.start[block])
-            stop = start + int(table.size[block])
-            self._replica.read(place_of[table.span[block]], start, stop, table.view(words, block))
-        return words
-
-    def _check_base(self, reader: BucketReader, words: np.ndarray) -> None:
-        """The gate: every changed block has its base's digest, and so have each span's unchanged blocks together."""
-        table = reader.table
-        for block in np.flatnonzero(reader.changed).tolist():
-            if block_digest(table.view(words, block)) != reader.base[block]:
+        words = self._scratch.words("base", table.length, reader.dtype.word_bytes)
+        rest: dict[int, Any] = {}
+        changed, spans = reader.changed.tolist(), table.span.tolist()
+        start, stop = table.start.tolist(), (table.start + table.size).tolist()
+        for block, span in enumerate(spans):
+            view = table.view(words, block)
+            self._replica.read(place_of[span], start[block], stop[block], view)
+            if not changed[block]:
+                rest.setdefault(span, running_block_digest()).update(view)
+            elif block_digest(view) != reader.base[block]:
                 raise self._mismatch(table, block)
-        for span, digest in rest_digests(table, words, reader.changed).items():
-            if digest != reader.rest[span]:
+        for span, running in rest.items():
+            if running.digest() != reader.rest[span]:
                 raise self._mismatch(table, int(np.flatnonzero((table.span == span) & ~reader.changed)[0]))
+        return words
 
     def _mismatch(self, table: BlockTable, block: int) -> BaseMismatch:
         return BaseMismatch(
@@ -190,28 +185,29 @@ class Landing:
         self,
         reader: BucketReader,
         blocks: np.ndarray,
-        picked: BlockTable,
         target: np.ndarray,
         changes: Changes,
         place_of: Sequence[Place],
         wanted: np.ndarray,
         patches: dict[int, list[Patch]],
     ) -> None:
-        ends = np.cumsum(changes.counts).tolist()
+        table, ends = reader.table, np.cumsum(changes.counts).tolist()
         for k, block in enumerate(blocks.tolist()):
             if not wanted[block]:
                 continue
             count = int(changes.counts[k])
             here = slice(ends[k] - count, ends[k])
-            place = place_of[picked.span[k]]
+            place = place_of[table.span[block]]
             dataset = self._datasets[place.shard][place.dataset]
             where = region(dataset, place.box)
-            words, gaps, far = picked.view(target, k).copy(), None, None
+            words, gaps, far = table.view(target, block), None, None
             if count * (1 + words.itemsize) < words.nbytes:  # else the whole block takes less journal than its changes
                 gaps, far = self._kernels.pack_gaps(changes.positions[here], np.array([count], np.int64))
                 words = changes.new[here]
+            else:
+                words = words.copy()
             digest, number = reader.target[block], self._numbers[place.shard][dataset.path]
             assert digest is not None
             assert dataset.offset is not None
-            start, size = int(picked.start[k]), int(picked.size[k])
+            start, size = int(table.start[block]), int(table.size[block])
             patches[place.shard].append(Patch(number, dataset.offset, where, start, size, digest, words, gaps, far))

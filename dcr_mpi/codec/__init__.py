@@ -1,6 +1,7 @@
 """The codec: a bucket of spans of one dtype against its baseline, to bytes and back. See docs/format.md."""
 
-from .bucket import Scheme, encode, rest_digests
+from .bucket import Scheme, encode
+from .compare import Digests, compare, digests_of, lots, rest_digests
 from .reader import BucketReader, check_cover, check_spans
 from .table import MAX_BLOCKS, BlockTable, block_table
 
@@ -8,10 +9,14 @@ __all__ = [
     "MAX_BLOCKS",
     "BlockTable",
     "BucketReader",
+    "Digests",
     "Scheme",
     "block_table",
     "check_cover",
     "check_spans",
+    "compare",
+    "digests_of",
     "encode",
+    "lots",
     "rest_digests",
 ]

@@ -13,18 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..digest import block_digest, running_block_digest
 from ..dtypes import DType, dtype
 from ..errors import GeometryError
 from ..kernels.api import Changes, Kernels, ValueScheme
 from ..wire import Bucket, pack_bucket, packed_size
-from .table import (
-    MAX_BLOCKS,
-    MAX_BUCKET_BYTES,
-    BlockTable,
-    is_block,
-    pack_spans,
-)
+from .compare import Digests, digests_of
+from .table import MAX_BLOCKS, MAX_BUCKET_BYTES, BlockTable, is_block, pack_spans
 from .values import SCHEMES, pack_dense, pack_values
 from .walk import best_walk, code_walk
 
@@ -61,10 +55,11 @@ def encode(
     table: BlockTable,
     block: int,
     base: np.ndarray | None,
-    new: np.ndarray,
+    new: np.ndarray | None,
     changes: Changes | None,
     kernels: Kernels,
     row: int = 0,
+    digests: Digests | None = None,
 ) -> bytes:
     """Serialise one bucket.
 
@@ -76,8 +71,12 @@ def encode(
         Blocks of ``block`` words; ``base`` and ``new`` are bucket arrays of it.
     base, changes
         The baseline and what changed; both None for an anchor.
+    new
+        May be None where the baseline, what changed and the digests say all of it.
     row : int
         Words of a tensor row, for the map of touched rows; 0 where the spans have no common one.
+    digests : Digests, optional
+        Where they are at hand.
 
     Raises
     ------
@@ -100,15 +99,18 @@ def encode(
         streams: dict[int, bytes] = {}
     else:
         changed = changes.counts > 0
-        dense = changed.copy() if scheme.positions == "dense" else _dense(scheme, changes, table, new, kind, kernels)
+        dense = changed.copy() if scheme.positions == "dense" else _dense(scheme, changes, table, base, kind, kernels)
         positions, streams = _positions(scheme, table, base, changes, dense, kind, row, kernels)
-        streams |= _base_digests(table, base, changed)
         streams[CHANGED] = np.packbits(changed, bitorder="little").tobytes()
         streams[DENSE] = np.packbits(dense, bitorder="little").tobytes() if dense.any() else b""
     streams[SPANS] = pack_spans(table.spans, block)
-    streams[TARGET] = b"".join(block_digest(table.view(new, b)) for b in np.flatnonzero(changed).tolist())
+    if digests is None:
+        assert new is not None
+        digests = digests_of(table, base, new, changed)
+    streams |= {BASE: digests.base, REST: digests.rest, TARGET: digests.target}
     if dense.any():
-        streams |= pack_dense(np.concatenate([table.view(new, b) for b in np.flatnonzero(dense).tolist()]), kind)
+        blocks = np.flatnonzero(dense)
+        streams |= pack_dense(_whole(table, base, new, changes, blocks, kernels), kind)
     values = SCHEMES.index(scheme.values)
     return pack_bucket(Bucket(positions, values, log2, name, streams), scheme.level)
 
@@ -131,9 +133,7 @@ def _positions(
     if dense.any():
         keep = np.repeat(~dense, changes.counts)
         here = Changes(here.counts, changes.positions[keep], changes.old[keep], changes.new[keep])
-    mine = BlockTable(
-        table.spans, table.span[blocks], table.start[blocks], table.size[blocks], table.offset[blocks], table.length
-    )
+    mine = table.only(blocks)
     # Values other than ulp differences keep their streams; the class coder then sees one value, which costs nothing.
     ulp = scheme.values == "ulp"
     coded = kernels.difference("ulp", here.old, here.new, kind) if ulp else np.zeros_like(here.new)
@@ -160,7 +160,7 @@ def _by_class(scheme: Scheme, promised: float, plain: int, dense_bytes: int) -> 
 
 
 def _dense(
-    scheme: Scheme, changes: Changes, table: BlockTable, new: np.ndarray, kind: DType, kernels: Kernels
+    scheme: Scheme, changes: Changes, table: BlockTable, base: np.ndarray, kind: DType, kernels: Kernels
 ) -> np.ndarray:
     """Blocks that are smaller whole.
 
@@ -179,9 +179,31 @@ def _dense(
         here = slice(int(ends[run[0]] - changes.counts[run[0]]), int(ends[run[-1]]))
         some = Changes(changes.counts[run], changes.positions[here], changes.old[here], changes.new[here])
         sparse = _sparse(scheme, some, np.zeros(len(run), bool), kind, kernels)
-        whole = pack_dense(np.concatenate([table.view(new, b) for b in run.tolist()]), kind)
+        whole = pack_dense(_whole(table, base, None, changes, run, kernels), kind)
         dense[run] = packed_size(whole, scheme.trial) < packed_size(sparse, scheme.trial)
     return dense
+
+
+def _whole(
+    table: BlockTable,
+    base: np.ndarray | None,
+    new: np.ndarray | None,
+    changes: Changes | None,
+    blocks: np.ndarray,
+    kernels: Kernels,
+) -> np.ndarray:
+    """The new words of some blocks, one after another: read, or else made of the baseline and what changed."""
+    if new is None:
+        assert base is not None and changes is not None
+        mine, keep = table.select(blocks), np.zeros(len(table), bool)
+        new = np.zeros(mine.length, base.dtype)
+        for k, block in enumerate(blocks.tolist()):
+            mine.view(new, k)[...] = table.view(base, block)
+        keep[blocks] = True
+        moved = np.repeat(keep, changes.counts)
+        kernels.scatter(new, mine.offset, changes.counts[blocks], changes.positions[moved], changes.new[moved])
+        table, blocks = mine, np.arange(len(blocks))
+    return np.concatenate([table.view(new, block) for block in blocks.tolist()])
 
 
 def _sparse(scheme: Scheme, changes: Changes, dense: np.ndarray, kind: DType, kernels: Kernels) -> dict[int, bytes]:
@@ -192,16 +214,3 @@ def _sparse(scheme: Scheme, changes: Changes, dense: np.ndarray, kind: DType, ke
     gaps, escapes = kernels.pack_gaps(positions, counts)
     streams = {COUNTS: counts[counts > 0].astype("<u4").tobytes(), GAPS: gaps.tobytes(), GAP_ESCAPES: escapes.tobytes()}
     return streams | pack_values(scheme.values, old, new, kind, kernels)
-
-
-def _base_digests(table: BlockTable, base: np.ndarray, changed: np.ndarray) -> dict[int, bytes]:
-    own = b"".join(block_digest(table.view(base, b)) for b in np.flatnonzero(changed).tolist())
-    return {BASE: own, REST: b"".join(rest_digests(table, base, changed).values())}
-
-
-def rest_digests(table: BlockTable, base: np.ndarray, changed: np.ndarray) -> dict[int, bytes]:
-    """For every span with unchanged blocks, by span index: one digest over those blocks' base, in order."""
-    running: dict[int, object] = {}
-    for b in np.flatnonzero(~changed).tolist():
-        running.setdefault(int(table.span[b]), running_block_digest()).update(table.view(base, b))  # type: ignore[attr-defined]
-    return {span: state.digest() for span, state in running.items()}  # type: ignore[attr-defined]

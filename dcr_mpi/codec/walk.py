@@ -15,8 +15,8 @@ from .rows import MAX_ROW, MIN_ROW, into_runs, pack_rows, runs_of, touched
 from .table import BlockTable
 
 MODEL, CODE, ROWS = 12, 13, 14
-_SAMPLE = 4  # at the least: every fourth word tells how many words each exponent has
-_ENOUGH = 19  # log2 of the words of a sample that need not be larger
+_ENOUGH = 21  # log2 of the words that tell how many words each exponent has: rare ones count, where much changes
+_FEW = 1 << 14  # words that are all looked at
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ def best_walk(
 
 
 def _step(words: int) -> int:
-    """Every which word to look at: an odd number where it may be large, as rows of words are rarely odd."""
-    return max(_SAMPLE, words >> _ENOUGH | 1)
+    """One of how many pieces to look at."""
+    return 1 if words <= _FEW else max(4, words >> _ENOUGH)
 
 
 def _by_rows(table: BlockTable, changes: Changes, row: int) -> list[Walk]:

@@ -6,7 +6,8 @@ import numpy as np
 
 from ..digest import MIX_A, MIX_B, MIX_C, MIX_D, MIX_E
 from ..dtypes import DType
-from .api import GAP_ESCAPE, Changes, ValueScheme
+from ..scratch import Scratch
+from .api import GAP_ESCAPE, HOST_LOT, Changes, ValueScheme
 from .jit_hazard import JitHazard
 from .jitting import inline, jit
 from .reference import bad_gaps
@@ -22,19 +23,22 @@ class JitKernels(JitHazard):
 
     name = "numba"
     device = "cpu"
+    lot = HOST_LOT
+    _scratch = Scratch()
 
     def changes(self, base: np.ndarray, new: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> Changes:
         blocks = len(sizes)
         counts = np.zeros(blocks, np.int64)
-        parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-        block, room = 0, 0
+        parts: list[tuple[np.ndarray, ...]] = []
+        block = 0
         while block < blocks:
             # Outputs have room for an eighth of what is left, and at least one whole block: dense data takes
             # a few rounds, sparse data one, and memory stays bounded by the bucket.
             room = max(int(sizes[block:].sum()) // 8, int(sizes[block:].max())) + 1
-            out = np.empty(room, np.uint32), np.empty(room, base.dtype), np.empty(room, base.dtype)
+            widths = {"positions": 4, "old": base.itemsize, "new": base.itemsize}
+            out = [self._scratch.words(name, room, width) for name, width in widths.items()]
             block, used = _changes(base, new, offsets, sizes, block, counts, *out)
-            parts.append((out[0][:used], out[1][:used], out[2][:used]))
+            parts.append(tuple(column[:used].copy() for column in out))
         if len(parts) == 1:
             return Changes(counts, *parts[0])
         empty = np.empty(0, np.uint32), np.empty(0, base.dtype), np.empty(0, base.dtype)

@@ -39,7 +39,7 @@ class JitHazard:
         self, model: Model, axis: Axis, hazards: np.ndarray, old: np.ndarray, coded: np.ndarray
     ) -> np.ndarray:
         escapes = int(hazards.sum()) // axis.end
-        out = np.empty(2 * len(coded) + 5 * int((coded >= DIRECT).sum()) + escapes + 4, np.uint32)
+        out = np.empty(2 * len(coded) + 5 * int(np.count_nonzero(coded >= DIRECT)) + escapes + 4, np.uint32)
         reciprocals = _u64((1 << 64) - 1) // np.maximum(model.size, 1).astype(_u64)
         begin = encode(
             hazards,
