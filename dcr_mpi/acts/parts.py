@@ -15,7 +15,7 @@ from ..checkpoint import Checkpoint
 from ..codec import MAX_BLOCKS, BlockTable, BucketReader, Digests, Scheme, block_table
 from ..digest import BLOCK_DIGEST_BYTES, Lanes, add
 from ..dtypes import dtype
-from ..errors import VerifyFailed
+from ..errors import CorruptInput, VerifyFailed
 from ..kernels.api import Kernels
 from ..layout import Span, geometry_rows, part_spans, tile_region
 from ..model import Policy, Tiling
@@ -152,21 +152,24 @@ class PartBuilder:
     def _decode(self, packed: bytes, table: BlockTable, base: np.ndarray | None, digests: Digests) -> None:
         """Decode what was just coded, from its bytes, in place of its base: every changed block must become what was
         read, and the bucket must say so."""
-        _, (bucket,) = unpack_part(pack_part(PartHeader(bytes(16), bytes(16), 0, None, 0, 1), [packed]), "own output")
-        reader = BucketReader(bucket, anchor=base is None)
-        words = self._sides.room(table, reader.dtype.word_bytes) if base is None else base
-        blocks = np.flatnonzero(reader.changed).tolist()
-        good = reader.table.spans == table.spans and len(digests.target) == len(blocks) * BLOCK_DIGEST_BYTES
-        if good:
+        try:
+            data = pack_part(PartHeader(bytes(16), bytes(16), 0, None, 0, 1), [packed])
+            _, (bucket,) = unpack_part(data, "own output")
+            reader = BucketReader(bucket, anchor=base is None)
+            words = self._sides.room(table, reader.dtype.word_bytes) if base is None else base
+            blocks = np.flatnonzero(reader.changed).tolist()
+            if reader.table.spans != table.spans or len(digests.target) != len(blocks) * BLOCK_DIGEST_BYTES:
+                raise CorruptInput("own output", found="other blocks", expected="those that changed")
             _, found = reader.patch(words, self._kernels)
-            good = b"".join(found) == digests.target and found == [reader.target[block] for block in blocks]
-        if not good:
+            if b"".join(found) != digests.target or found != [reader.target[block] for block in blocks]:
+                raise CorruptInput("own output", found="other words", expected="the new checkpoint's")
+        except CorruptInput as error:
             raise VerifyFailed(
                 "self-check of the encoder",
-                found=f"other words in a bucket of {len(table)} blocks",
-                expected="the new checkpoint's",
+                found=f"in a bucket of {len(table)} blocks: {error.what}: {error.found}",
+                expected=error.expected,
                 remedy="nothing was published; run again with kernels: numpy and report this",
-            )
+            ) from error
 
 
 def share(sizes: Sequence[int], rank: int, ranks: int) -> range:
