@@ -17,9 +17,11 @@ from dcr_mpi.acts.landing import Landing
 from dcr_mpi.acts.parts import Built, PartBuilder
 from dcr_mpi.acts.patch import patch_file
 from dcr_mpi.acts.publish import CodecSettings
+from dcr_mpi.acts.sides import Sides
 from dcr_mpi.checkpoint import Checkpoint, by_name
-from dcr_mpi.codec import Scheme, block_table
+from dcr_mpi.codec import Scheme, block_table, lots
 from dcr_mpi.digest import add
+from dcr_mpi.dtypes import dtype
 from dcr_mpi.hdf5 import create_shard
 from dcr_mpi.journal import Binding, JournalWriter, read_journal
 from dcr_mpi.kernels.api import Kernels
@@ -97,13 +99,14 @@ class World:
         return [builder.build(part) for part in self.parts]
 
     def read(self) -> None:
-        """What encoding reads, and nothing else: both checkpoints into bucket arrays."""
-        builder = self.builder(Scheme(), check=False)
+        """What encoding reads, and nothing else: both checkpoints, a few blocks at a time."""
+        builder, sides = self.builder(Scheme(), check=False), Sides(self._policy, self._tiling, self._base, self._new)
         for part in self.parts:
             for name, spans in builder.buckets(part):
-                table = block_table(spans, self._tiling.block)
-                for checkpoint in (self._base, self._new):
-                    builder._read(checkpoint, table, name)
+                table, width = block_table(spans, self._tiling.block), dtype(name).word_bytes
+                _, read = sides.both(table, width)
+                for first, last in lots(table, self._kernels.lot // width):
+                    read(first, last)
 
     def prepare(self, parts: list[Built]) -> dict[int, tuple[int, int]]:
         """Decode and check all parts and write their journal frames; returns the lanes by tensor."""

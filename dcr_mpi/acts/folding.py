@@ -16,6 +16,7 @@ from ..journal import Frame, Patch
 from ..kernels.api import Kernels
 from ..layout import Span, part_spans
 from ..model import Policy, Tiling
+from ..scratch import Scratch
 from .chain import Link
 from .landing import Landing
 
@@ -37,8 +38,10 @@ class Folding:
         inventories: Mapping[int, Inventory],
         kernels: Kernels,
     ) -> None:
-        self._policy, self._tiling, self._links, self._kernels = policy, tiling, links, kernels
-        self._landings = [Landing(policy, tiling, k.manifest, replica, inventories, kernels) for k in links]
+        self._policy, self._tiling, self._links = policy, tiling, links
+        self._replica, self._kernels = replica, kernels
+        scratch = Scratch()  # one for all: each bucket is done before the next is begun
+        self._landings = [Landing(policy, tiling, k.manifest, replica, inventories, kernels, scratch) for k in links]
 
     def shards_of(self, part: int) -> set[int]:
         """This rank's shards in which a part lands."""
@@ -70,14 +73,10 @@ class Folding:
         place_of, wanted = landing.destination(table, copy, shards)
         if not wanted.any():
             return
-        words = landing.read(table, place_of, reader.dtype.word_bytes)
-        for block, key in enumerate(_keys(table)):
-            if key in held:
-                table.view(words, block)[...] = held[key]
-        blocks, picked, target, _ = landing.decode(reader, words)
+        words = landing.read(reader, place_of, held)
+        blocks, picked, _ = landing.patch(reader, words)
         for k, block in enumerate(blocks.tolist()):
-            tile, start = table.spans[table.span[block]].tile, int(table.start[block])
-            held[tile, start] = picked.view(target, k).copy()
+            held[table.spans[table.span[block]].tile, int(table.start[block])] = picked.view(words, k).copy()
 
     def _tables(self, spans: Sequence[Span], held: _Held) -> list[tuple[str, BlockTable]]:
         """The held blocks, in the part's order, by dtype."""
@@ -105,8 +104,10 @@ class Folding:
         """Compare what the blocks became with what they are in the replica, and journal the difference."""
         width = dtype(name).word_bytes
         place_of, wanted = landing.destination(table, copy, shards)
-        base, target = landing.read(table, place_of, width), np.zeros(table.length, f"<u{width}")
+        base, target = np.zeros(table.length, f"<u{width}"), np.zeros(table.length, f"<u{width}")
         for block, key in enumerate(_keys(table)):
+            start, stop = int(table.start[block]), int(table.start[block] + table.size[block])
+            self._replica.read(place_of[table.span[block]], start, stop, table.view(base, block))
             table.view(target, block)[...] = held[key]
         changes = self._kernels.changes(base, target, table.offset, table.size)
         digests = [block_digest(held[key]) for key in _keys(table)]

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from ..checkpoint import Checkpoint, by_name
-from ..codec import BlockTable, BucketReader, Cover, rest_digests
-from ..digest import Lanes, add, block_digest
+from ..codec import BlockTable, BucketReader, Cover
+from ..digest import Lanes, add, block_digest, running_block_digest
 from ..errors import BaseMismatch, CorruptInput, VerifyFailed
 from ..hdf5 import Inventory, region
 from ..journal import Frame, Patch
 from ..kernels.api import Changes, Kernels
 from ..layout import Place, Placement, geometry_rows, part_spans, tile_region
 from ..model import Manifest, Policy, Tiling
+from ..scratch import Scratch
 from ..wire import PartHeader, unpack_part
 from .replica import RESTORE
+
+NONE_HELD: Mapping[tuple[int, int], np.ndarray] = MappingProxyType({})
 
 
 class Landing:
@@ -39,9 +43,10 @@ class Landing:
         replica: Checkpoint,
         inventories: Mapping[int, Inventory],
         kernels: Kernels,
+        scratch: Scratch | None = None,
     ) -> None:
         self._policy, self._tiling, self._manifest = policy, tiling, manifest
-        self._replica, self._kernels = replica, kernels
+        self._replica, self._kernels, self._scratch = replica, kernels, scratch or Scratch()
         self._datasets = {s: by_name(inv) for s, inv in inventories.items()}
         self._numbers = {s: {d.path: k for k, d in enumerate(inv.datasets)} for s, inv in inventories.items()}
         placement = Placement(replica.layout, policy.tensors)
@@ -132,58 +137,61 @@ class Landing:
         place_of, wanted = self.destination(table, copy, shards)
         if not wanted.any():
             return
-        blocks, picked, target, changes = self.decode(reader, self.read(table, place_of, reader.dtype.word_bytes))
+        words = self.read(reader, place_of)
+        blocks, picked, changes = self.patch(reader, words)
         if len(blocks):
             digests = [reader.target[block] or b"" for block in blocks.tolist()]
             self.count(picked, changes, place_of, wanted[blocks], lanes)
-            self.journal(picked, target, digests, changes, place_of, wanted[blocks], patches)
+            self.journal(picked, words, digests, changes, place_of, wanted[blocks], patches)
 
-    def decode(self, reader: BucketReader, words: np.ndarray) -> tuple[np.ndarray, BlockTable, np.ndarray, Changes]:
-        """The changed blocks of a bucket, given all its words before: (blocks, their table, words after, changes).
+    def patch(self, reader: BucketReader, words: np.ndarray) -> tuple[np.ndarray, BlockTable, Changes]:
+        """Take a bucket's changed blocks one version further, in place: (blocks, their table, changes).
 
         Raises
         ------
-        BaseMismatch, VerifyFailed
+        CorruptInput, VerifyFailed
             As :meth:`land`.
         """
-        table = reader.table
-        self._check_base(reader, words)
-        blocks = np.flatnonzero(reader.changed)
-        picked = table.select(blocks)
-        base = words
-        if len(blocks) < len(table):
-            base = np.empty(picked.length, words.dtype)
-            for k, block in enumerate(blocks.tolist()):
-                picked.view(base, k)[...] = table.view(words, block)
-        target, changes = reader.decode(base, self._kernels)
-        for k, block in enumerate(blocks.tolist()):
-            if block_digest(picked.view(target, k)) != reader.target[block]:
+        table, blocks = reader.table, np.flatnonzero(reader.changed)
+        changes, found = reader.patch(words, self._kernels)
+        for block, digest in zip(blocks.tolist(), found, strict=True):
+            if digest != reader.target[block]:
                 raise VerifyFailed(
                     self._where(table, block),
                     found="another digest after decoding",
                     expected="the target's",
                     remedy="the part was made wrongly: abort this version and encode it again",
                 )
-        return blocks, picked, target, changes
+        return blocks, table.only(blocks), changes
 
-    def read(self, table: BlockTable, place_of: Sequence[Place], word_bytes: int) -> np.ndarray:
-        """The replica's words of all blocks, as a bucket array."""
-        words = np.empty(table.length, f"<u{word_bytes}")
-        for block in range(len(table)):
-            start = int(table.start[block])
-            stop = start + int(table.size[block])
-            self._replica.read(place_of[table.span[block]], start, stop, table.view(words, block))
-        return words
+    def read(
+        self, reader: BucketReader, place_of: Sequence[Place], held: Mapping[tuple[int, int], np.ndarray] = NONE_HELD
+    ) -> np.ndarray:
+        """The base's words, good until the next call; those of blocks that are ``held``, by (tile, first word), else
+        the replica's.
 
-    def _check_base(self, reader: BucketReader, words: np.ndarray) -> None:
-        """The gate: every changed block has its base's digest, and so have each span's unchanged blocks together."""
+        Each block is held against the gate while it is at hand: every changed block has its base's digest, and so have
+        each span's unchanged blocks together.
+        """
         table = reader.table
-        for block in np.flatnonzero(reader.changed).tolist():
-            if block_digest(table.view(words, block)) != reader.base[block]:
+        words = self._scratch.words("base", table.length, reader.dtype.word_bytes)
+        rest: dict[int, Any] = {}
+        changed, spans = reader.changed.tolist(), table.span.tolist()
+        start, stop = table.start.tolist(), (table.start + table.size).tolist()
+        for block, span in enumerate(spans):
+            view = table.view(words, block)
+            if (mine := held.get((table.spans[span].tile, start[block]))) is not None:
+                view[...] = mine
+            else:
+                self._replica.read(place_of[span], start[block], stop[block], view)
+            if not changed[block]:
+                rest.setdefault(span, running_block_digest()).update(view)
+            elif block_digest(view) != reader.base[block]:
                 raise self._mismatch(table, block)
-        for span, digest in rest_digests(table, words, reader.changed).items():
-            if digest != reader.rest[span]:
+        for span, running in rest.items():
+            if running.digest() != reader.rest[span]:
                 raise self._mismatch(table, int(np.flatnonzero((table.span == span) & ~reader.changed)[0]))
+        return words
 
     def _mismatch(self, table: BlockTable, block: int) -> BaseMismatch:
         return BaseMismatch(
@@ -238,10 +246,12 @@ class Landing:
             place = place_of[table.span[k]]
             dataset = self._datasets[place.shard][place.dataset]
             where = region(dataset, place.box)
-            words, gaps, far = table.view(target, k).copy(), None, None
+            words, gaps, far = table.view(target, k), None, None
             if count * (1 + words.itemsize) < words.nbytes:  # else the whole block takes less journal than its changes
                 gaps, far = self._kernels.pack_gaps(changes.positions[here], np.array([count], np.int64))
                 words = changes.new[here]
+            else:
+                words = words.copy()
             number = self._numbers[place.shard][dataset.path]
             assert dataset.offset is not None
             start, size = int(table.start[k]), int(table.size[k])

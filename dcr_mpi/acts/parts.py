@@ -5,7 +5,6 @@ Pure of the store and of ranks; :mod:`.encode` decides which rank builds which p
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -13,14 +12,15 @@ import numpy as np
 
 from .. import codec
 from ..checkpoint import Checkpoint
-from ..codec import MAX_BLOCKS, BlockTable, BucketReader, Scheme, block_table
-from ..digest import Lanes, add
+from ..codec import MAX_BLOCKS, BlockTable, BucketReader, Digests, Scheme, block_table
+from ..digest import BLOCK_DIGEST_BYTES, Lanes, add
 from ..dtypes import dtype
-from ..errors import VerifyFailed
+from ..errors import CorruptInput, VerifyFailed
 from ..kernels.api import Kernels
-from ..layout import Place, Placement, Span, geometry_rows, part_spans, tile_region
+from ..layout import Span, geometry_rows, part_spans, tile_region
 from ..model import Policy, Tiling
 from ..wire import PartHeader, pack_part, unpack_part
+from .sides import Sides
 
 
 @dataclass
@@ -61,11 +61,10 @@ class PartBuilder:
         bucket_bytes: int,
         check: bool,
     ) -> None:
-        self._policy, self._tiling, self._base, self._new = policy, tiling, base, new
+        self._policy, self._tiling, self._anchor = policy, tiling, base is None
         self._header, self._scheme, self._kernels = header, scheme, kernels
         self._bucket_bytes, self._check = bucket_bytes, check
-        self._placement = Placement(policy.trainer, policy.tensors)
-        self._threads = threading.local()
+        self._sides = Sides(policy, tiling, base, new)
 
     def build(self, index: int) -> Built:
         """Part ``index`` of the tiling.
@@ -78,29 +77,28 @@ class PartBuilder:
         built, buckets = Built(b""), []
         for name, spans in self.buckets(index):
             table = block_table(spans, self._tiling.block)
-            new = self._read(self._new, table, name)
-            self._check_copies(table, new)
-            base, changes = None, None
-            geometry = self._geometry(table)
-            if self._base is None:
+            geometry, width = self._geometry(table), dtype(name).word_bytes
+            new, base, changes = None, None, None
+            if self._anchor:
+                new = self._sides.new(table, width)
+                digests = codec.digests_of(table, None, new, np.ones(len(table), bool))
                 lanes = self._kernels.state_words(geometry, new, table.offset, table.size)
                 built.changed += int(table.size.sum())
             else:
-                base = self._read(self._base, table, name)
-                changes = self._kernels.changes(base, new, table.offset, table.size)
+                base, read = self._sides.both(table, width)
+                changes, digests = codec.compare(table, base, read, self._kernels)
                 lanes = self._kernels.state_changes(
                     geometry, changes.counts, changes.positions, changes.old, changes.new
                 )
                 built.changed += len(changes.positions)
             self._add_lanes(built, table, lanes)
-            packed = codec.encode(
-                self._scheme, name, table, self._tiling.block, base, new, changes, self._kernels, self._row(table)
-            )
+            row, block = self._row(table), self._tiling.block
+            packed = codec.encode(self._scheme, name, table, block, base, new, changes, self._kernels, row, digests)
             if self._check:
-                self._decode(packed, base, new)
+                self._decode(packed, table, base, digests)
             buckets.append(packed)
             built.words += int(table.size.sum())
-            built.dense_bytes += int(table.size.sum()) * new.itemsize
+            built.dense_bytes += int(table.size.sum()) * width
         h = self._header
         built.data = pack_part(PartHeader(h.policy, h.tiling, h.version, h.base, index, len(buckets)), buckets)
         return built
@@ -142,50 +140,6 @@ class PartBuilder:
     def _dtype_of(self, tile: int) -> str:
         return self._policy.tensors[self._tiling.tiles[tile].tensor].dtype
 
-    def _read(self, checkpoint: Checkpoint, table: BlockTable, name: str, copy: int = 0) -> np.ndarray:
-        """A bucket array with each span's words read from one of its places (the last one where there are fewer)."""
-        words = self._room(checkpoint is self._base, table.length, dtype(name).word_bytes)
-        found = self._places(table)
-        for block in range(len(table)):
-            places = found[table.span[block]]
-            place = places[min(copy, len(places) - 1)]
-            start = int(table.start[block])
-            checkpoint.read(place, start, start + int(table.size[block]), table.view(words, block))
-        return words
-
-    def _places(self, table: BlockTable) -> list[tuple[Place, ...]]:
-        """The places of each span's tile."""
-        tiles = [self._tiling.tiles[s.tile] for s in table.spans]
-        return [self._placement.find(tile.tensor, tile.box) for tile in tiles]
-
-    def _room(self, which: bool, length: int, width: int) -> np.ndarray:
-        """A bucket array of this thread, used again for the next bucket: fresh memory costs as much as a copy."""
-        rooms: dict[bool, np.ndarray] = self._threads.__dict__.setdefault("rooms", {})
-        if which not in rooms or rooms[which].nbytes < length * width:
-            rooms[which] = np.empty(length * width, np.uint8)
-        return rooms[which][: length * width].view(f"<u{width}")
-
-    def _check_copies(self, table: BlockTable, new: np.ndarray) -> None:
-        """A tile that several shards publish must hold the same bytes in all of them: then it is sent once."""
-        found = self._places(table)
-        if max(map(len, found)) < 2:
-            return
-        buffer = np.empty(int(table.size.max(initial=0)), new.dtype)
-        for block in range(len(table)):
-            tile = self._tiling.tiles[table.spans[table.span[block]].tile]
-            first, *others = found[table.span[block]]
-            start, size = int(table.start[block]), int(table.size[block])
-            for other in others:
-                self._new.read(other, start, start + size, buffer[:size])
-                if buffer[:size].tobytes() != table.view(new, block).tobytes():
-                    raise VerifyFailed(
-                        f"tensor {self._policy.tensors[tile.tensor].name!r}, box {tile.start}..{tile.stop}",
-                        found=f"different bytes in {first.dataset!r} of {self._new.path(first.shard)} and "
-                        f"{other.dataset!r} of {self._new.path(other.shard)}",
-                        expected="equal copies",
-                        remedy="find out which rank writes a wrong value: nothing was published",
-                    )
-
     def _geometry(self, table: BlockTable) -> np.ndarray:
         regions = [tile_region(self._tiling.tiles[s.tile], self._policy.tensors) for s in table.spans]
         return geometry_rows([regions[s] for s in table.span], table.start)
@@ -195,25 +149,27 @@ class PartBuilder:
             tensor = self._tiling.tiles[table.spans[span].tile].tensor
             built.lanes[tensor] = add(built.lanes.get(tensor, (0, 0)), (int(a), int(b)))
 
-    def _decode(self, packed: bytes, base: np.ndarray | None, new: np.ndarray) -> None:
-        """Decode what was just coded, from its bytes, and compare."""
-        _, (bucket,) = unpack_part(pack_part(PartHeader(bytes(16), bytes(16), 0, None, 0, 1), [packed]), "own output")
-        reader = BucketReader(bucket, anchor=base is None)
-        blocks = np.flatnonzero(reader.changed)
-        mine = reader.table.select(blocks)
-        before = np.zeros(mine.length, new.dtype)
-        for k, block in enumerate(blocks.tolist()):
-            if base is not None:
-                mine.view(before, k)[...] = reader.table.view(base, block)
-        target, _ = reader.decode(before, self._kernels)
-        for k, block in enumerate(blocks.tolist()):
-            if bool((mine.view(target, k) != reader.table.view(new, block)).any()):
-                raise VerifyFailed(
-                    "self-check of the encoder",
-                    found=f"other words in block {block}",
-                    expected="the new checkpoint's",
-                    remedy="nothing was published; run again with kernels: numpy and report this",
-                )
+    def _decode(self, packed: bytes, table: BlockTable, base: np.ndarray | None, digests: Digests) -> None:
+        """Decode what was just coded, from its bytes, in place of its base: every changed block must become what was
+        read, and the bucket must say so."""
+        try:
+            data = pack_part(PartHeader(bytes(16), bytes(16), 0, None, 0, 1), [packed])
+            _, (bucket,) = unpack_part(data, "own output")
+            reader = BucketReader(bucket, anchor=base is None)
+            words = self._sides.room(table, reader.dtype.word_bytes) if base is None else base
+            blocks = np.flatnonzero(reader.changed).tolist()
+            if reader.table.spans != table.spans or len(digests.target) != len(blocks) * BLOCK_DIGEST_BYTES:
+                raise CorruptInput("own output", found="other blocks", expected="those that changed")
+            _, found = reader.patch(words, self._kernels)
+            if b"".join(found) != digests.target or found != [reader.target[block] for block in blocks]:
+                raise CorruptInput("own output", found="other words", expected="the new checkpoint's")
+        except CorruptInput as error:
+            raise VerifyFailed(
+                "self-check of the encoder",
+                found=f"in a bucket of {len(table)} blocks: {error.what}: {error.found}",
+                expected=error.expected,
+                remedy="nothing was published; run again with kernels: numpy and report this",
+            ) from error
 
 
 def share(sizes: Sequence[int], rank: int, ranks: int) -> range:

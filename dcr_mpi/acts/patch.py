@@ -13,6 +13,7 @@ from ..digest import block_digest
 from ..errors import CorruptInput, VerifyFailed, from_os_error
 from ..journal import Patch
 from ..kernels.api import Kernels
+from ..scratch import Scratch
 from .replica import RESTORE
 
 
@@ -40,7 +41,7 @@ def patch_file(
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            scratch = _Scratch()
+            scratch = Scratch()
             for patch in patches:
                 _patch(fd, patch, kernels, names, path, scratch, allowed)
             durable.sync(fd)
@@ -50,30 +51,17 @@ def patch_file(
         raise from_os_error(error, f"writing {path}") from error
 
 
-class _Scratch:
-    """A block's memory, used again for every patch: fresh memory costs as much as reading into it does."""
-
-    def __init__(self) -> None:
-        self._room = np.empty(0, np.uint8)
-
-    def words(self, count: int, dtype: np.dtype) -> np.ndarray:
-        need = count * dtype.itemsize
-        if len(self._room) < need:
-            self._room = np.empty(need, np.uint8)
-        return self._room[:need].view(dtype)
-
-
 def _patch(
     fd: int,
     patch: Patch,
     kernels: Kernels,
     names: Sequence[str],
     path: Path,
-    scratch: _Scratch,
+    scratch: Scratch,
     allowed: Callable[[], None],
 ) -> None:
     width = patch.words.itemsize
-    block = scratch.words(patch.size, patch.words.dtype)
+    block = scratch.words("block", patch.size, width)
     stop = patch.start + patch.size
     if patch.region.contiguous:
         at = patch.offset + patch.region.locate(patch.start) * width

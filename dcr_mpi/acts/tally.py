@@ -83,8 +83,9 @@ class Tally:
         """Code a bucket by every scheme and keep the sizes."""
         self.coded_bytes += int(table.size.sum()) * self.kind.word_bytes
         self.coded_changed += len(changes.positions)
+        digests = codec.digests_of(table, base, new, changes.counts > 0)
         for label, scheme in SCHEMES.items():
-            packed = codec.encode(scheme, self.kind.name, table, block, base, new, changes, kernels, row)
+            packed = codec.encode(scheme, self.kind.name, table, block, base, new, changes, kernels, row, digests)
             self.payload[label] += len(packed)
 
     def expected(self, scheme: str) -> float:

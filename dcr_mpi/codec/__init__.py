@@ -1,6 +1,7 @@
 """The codec: a bucket of spans of one dtype against its baseline, to bytes and back. See docs/format.md."""
 
-from .bucket import Scheme, encode, rest_digests
+from .bucket import Scheme, encode
+from .compare import Digests, compare, digests_of, lots, rest_digests
 from .reader import BucketReader, Cover
 from .table import MAX_BLOCKS, BlockTable, block_table
 
@@ -9,8 +10,12 @@ __all__ = [
     "BlockTable",
     "BucketReader",
     "Cover",
+    "Digests",
     "Scheme",
     "block_table",
+    "compare",
+    "digests_of",
     "encode",
+    "lots",
     "rest_digests",
 ]

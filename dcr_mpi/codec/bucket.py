@@ -13,24 +13,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..digest import block_digest, running_block_digest
 from ..dtypes import DType, dtype
 from ..errors import GeometryError
 from ..kernels.api import Changes, Kernels, ValueScheme
 from ..wire import Bucket, pack_bucket, packed_size
-from .table import (
-    MAX_BLOCKS,
-    MAX_BUCKET_BYTES,
-    BlockTable,
-    is_block,
-    pack_spans,
-)
+from .compare import Digests, digests_of
+from .table import MAX_BLOCKS, MAX_BUCKET_BYTES, BlockTable, is_block, pack_spans
 from .values import SCHEMES, pack_dense, pack_values
 from .walk import best_walk, code_walk
 
 PLAIN, CLASS = 0, 1  # position schemes: gaps in tile order, and by class of the baseline
 SPANS, CHANGED, DENSE, COUNTS, BASE, REST, TARGET, GAPS, GAP_ESCAPES = range(1, 10)
-_TRIAL_WORDS = 1 << 16
+_TRIAL_WORDS, _STRIP = 1 << 16, 1 << 12
 _STREAMS = 20  # bytes of the headers of the class coder's two streams
 # Dense bytes per second of encode and decode together, one thread: see docs/benchmarks.md.
 CLASS_SPEED, PLAIN_SPEED = 0.45e9, 0.75e9
@@ -61,10 +55,11 @@ def encode(
     table: BlockTable,
     block: int,
     base: np.ndarray | None,
-    new: np.ndarray,
+    new: np.ndarray | None,
     changes: Changes | None,
     kernels: Kernels,
     row: int = 0,
+    digests: Digests | None = None,
 ) -> bytes:
     """Serialise one bucket.
 
@@ -76,8 +71,12 @@ def encode(
         Blocks of ``block`` words; ``base`` and ``new`` are bucket arrays of it.
     base, changes
         The baseline and what changed; both None for an anchor.
+    new
+        May be None where the baseline, what changed and the digests say all of it.
     row : int
         Words of a tensor row, for the map of touched rows; 0 where the spans have no common one.
+    digests : Digests, optional
+        Where they are at hand.
 
     Raises
     ------
@@ -100,15 +99,21 @@ def encode(
         streams: dict[int, bytes] = {}
     else:
         changed = changes.counts > 0
-        dense = changed.copy() if scheme.positions == "dense" else _dense(scheme, changes, table, new, kind, kernels)
+        dense = changed.copy() if scheme.positions == "dense" else _dense(scheme, changes, table, base, kind, kernels)
         positions, streams = _positions(scheme, table, base, changes, dense, kind, row, kernels)
-        streams |= _base_digests(table, base, changed)
         streams[CHANGED] = np.packbits(changed, bitorder="little").tobytes()
         streams[DENSE] = np.packbits(dense, bitorder="little").tobytes() if dense.any() else b""
     streams[SPANS] = pack_spans(table.spans, block)
-    streams[TARGET] = b"".join(block_digest(table.view(new, b)) for b in np.flatnonzero(changed).tolist())
-    if dense.any():
-        streams |= pack_dense(np.concatenate([table.view(new, b) for b in np.flatnonzero(dense).tolist()]), kind)
+    if digests is None:
+        assert new is not None
+        digests = digests_of(table, base, new, changed)
+    streams |= {BASE: digests.base, REST: digests.rest, TARGET: digests.target}
+    if base is None or changes is None:
+        assert new is not None
+        streams |= pack_dense(np.concatenate([table.view(new, block) for block in range(len(table))]), kind)
+    elif dense.any():
+        some = table.only(np.flatnonzero(dense))
+        streams |= pack_dense(_whole(some, base, _these(changes, dense), kernels), kind)
     values = SCHEMES.index(scheme.values)
     return pack_bucket(Bucket(positions, values, log2, name, streams), scheme.level)
 
@@ -127,13 +132,7 @@ def _positions(
     if scheme.positions in ("plain", "dense") or not bool((changes.counts[~dense] > 0).any()):
         return PLAIN, _sparse(scheme, changes, dense, kind, kernels)
     blocks = np.flatnonzero((changes.counts > 0) & ~dense)
-    here = Changes(changes.counts[blocks], changes.positions, changes.old, changes.new)
-    if dense.any():
-        keep = np.repeat(~dense, changes.counts)
-        here = Changes(here.counts, changes.positions[keep], changes.old[keep], changes.new[keep])
-    mine = BlockTable(
-        table.spans, table.span[blocks], table.start[blocks], table.size[blocks], table.offset[blocks], table.length
-    )
+    here, mine = _these(changes, (changes.counts > 0) & ~dense), table.only(blocks)
     # Values other than ulp differences keep their streams; the class coder then sees one value, which costs nothing.
     ulp = scheme.values == "ulp"
     coded = kernels.difference("ulp", here.old, here.new, kind) if ulp else np.zeros_like(here.new)
@@ -160,13 +159,12 @@ def _by_class(scheme: Scheme, promised: float, plain: int, dense_bytes: int) -> 
 
 
 def _dense(
-    scheme: Scheme, changes: Changes, table: BlockTable, new: np.ndarray, kind: DType, kernels: Kernels
+    scheme: Scheme, changes: Changes, table: BlockTable, base: np.ndarray, kind: DType, kernels: Kernels
 ) -> np.ndarray:
     """Blocks that are smaller whole.
 
-    Few changes are never worth a whole block; where more than a quarter of the words changed, both forms are made
-    and weighed.
-    Neighbouring small blocks are tried together, up to about ``_TRIAL_WORDS`` words.
+    Few changes are never worth a whole block; where more than a quarter of the words changed, both forms are made and
+    weighed: of small neighbouring blocks together, up to about ``_TRIAL_WORDS`` words, and of a larger one by a sample.
     """
     dense = np.zeros(len(table), bool)
     candidates = np.flatnonzero(changes.counts * 4 > table.size)
@@ -178,30 +176,49 @@ def _dense(
     for run in np.split(candidates, np.flatnonzero(apart) + 1):
         here = slice(int(ends[run[0]] - changes.counts[run[0]]), int(ends[run[-1]]))
         some = Changes(changes.counts[run], changes.positions[here], changes.old[here], changes.new[here])
-        sparse = _sparse(scheme, some, np.zeros(len(run), bool), kind, kernels)
-        whole = pack_dense(np.concatenate([table.view(new, b) for b in run.tolist()]), kind)
+        tried = table.only(run)
+        if len(run) == 1 and int(tried.size[0]) > _TRIAL_WORDS:
+            tried, some = _strips(tried, some)
+        sparse = _sparse(scheme, some, np.zeros(len(tried), bool), kind, kernels)
+        whole = pack_dense(_whole(tried, base, some, kernels), kind)
         dense[run] = packed_size(whole, scheme.trial) < packed_size(sparse, scheme.trial)
     return dense
 
 
+def _strips(table: BlockTable, changes: Changes) -> tuple[BlockTable, Changes]:
+    """Every fourth strip of a single block as a block of its own, and what changed there."""
+    first = np.arange(0, int(table.size[0]), 4 * _STRIP)
+    size = np.minimum(table.size[0] - first, _STRIP)
+    low, high = np.searchsorted(changes.positions, [first, first + size])
+    index = np.concatenate([np.arange(a, b) for a, b in zip(low, high, strict=True)])
+    counts = high - low
+    positions = changes.positions[index] - np.repeat(first, counts).astype(np.uint32)
+    span, start, offset = np.full(len(first), table.span[0]), table.start[0] + first, table.offset[0] + first
+    strips = BlockTable(table.spans, span, start, size, offset, table.length)
+    return strips, Changes(counts, positions, changes.old[index], changes.new[index])
+
+
+def _whole(table: BlockTable, base: np.ndarray, changes: Changes, kernels: Kernels) -> np.ndarray:
+    """The new words of all blocks of a table, one after another, from their base and what changed in them."""
+    packed = table.select(np.arange(len(table)))
+    new = np.zeros(packed.length, base.dtype)
+    for block in range(len(table)):
+        packed.view(new, block)[...] = table.view(base, block)
+    kernels.scatter(new, packed.offset, changes.counts, changes.positions, changes.new)
+    return np.concatenate([packed.view(new, block) for block in range(len(table))])
+
+
+def _these(changes: Changes, blocks: np.ndarray) -> Changes:
+    """The changes of some blocks (bool, one entry per block)."""
+    if bool(blocks.all()):
+        return changes
+    moved = np.repeat(blocks, changes.counts)
+    return Changes(changes.counts[blocks], changes.positions[moved], changes.old[moved], changes.new[moved])
+
+
 def _sparse(scheme: Scheme, changes: Changes, dense: np.ndarray, kind: DType, kernels: Kernels) -> dict[int, bytes]:
-    counts, positions, old, new = changes.counts, changes.positions, changes.old, changes.new
-    if dense.any():
-        keep = np.repeat(~dense, counts)
-        counts, positions, old, new = counts[~dense], positions[keep], old[keep], new[keep]
+    here = _these(changes, ~dense)
+    counts, positions, old, new = here.counts, here.positions, here.old, here.new
     gaps, escapes = kernels.pack_gaps(positions, counts)
     streams = {COUNTS: counts[counts > 0].astype("<u4").tobytes(), GAPS: gaps.tobytes(), GAP_ESCAPES: escapes.tobytes()}
     return streams | pack_values(scheme.values, old, new, kind, kernels)
-
-
-def _base_digests(table: BlockTable, base: np.ndarray, changed: np.ndarray) -> dict[int, bytes]:
-    own = b"".join(block_digest(table.view(base, b)) for b in np.flatnonzero(changed).tolist())
-    return {BASE: own, REST: b"".join(rest_digests(table, base, changed).values())}
-
-
-def rest_digests(table: BlockTable, base: np.ndarray, changed: np.ndarray) -> dict[int, bytes]:
-    """For every span with unchanged blocks, by span index: one digest over those blocks' base, in order."""
-    running: dict[int, object] = {}
-    for b in np.flatnonzero(~changed).tolist():
-        running.setdefault(int(table.span[b]), running_block_digest()).update(table.view(base, b))  # type: ignore[attr-defined]
-    return {span: state.digest() for span, state in running.items()}  # type: ignore[attr-defined]

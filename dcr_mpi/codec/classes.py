@@ -21,6 +21,7 @@ from ..kernels.hazard import DIRECT, MAX_LOG2, MIN_LOG2, VALUE_SCALE, Axis, Mode
 from .table import BlockTable
 from .varints import pack_varints, unpack_varints
 
+_PIECE = 512  # words
 _CLASS_BITS, _TOKEN_BITS = 40, 14  # what a class and a token of its table cost on the wire, about
 
 
@@ -70,11 +71,11 @@ def fit(
 ) -> tuple[Model, float]:
     """The model of a bucket's changes and the size in bits that it promises.
 
-    ``table`` and ``changes`` are those of the blocks to be coded, of which there is at least one change. Every
-    ``step``-th word tells how many words each exponent has; only with 1 does the promise always hold.
+    ``table`` and ``changes`` are those of the blocks to be coded, of which there is at least one change. One of
+    ``step`` pieces of the words tells how many words each exponent has; only with 1 does the promise always hold.
     """
     shift, mask = field(kind)
-    words = kernels.exponents(base, table.offset, table.size, shift, mask, step).astype(np.float64)
+    words = kernels.exponents(base, *_sample(table, step), shift, mask, 1).astype(np.float64)
     words *= float(table.size.sum()) / max(words.sum(), 1)
     seen = kernels.tallies(changes.old, coded, shift, mask)
     width = int(np.flatnonzero(seen.any(axis=0))[-1]) + 1
@@ -85,6 +86,17 @@ def fit(
     groups, bits = _merge(groups)
     raw = np.maximum(np.arange(width) - DIRECT + 6, 0) // 2 * (np.arange(width) >= DIRECT)  # bits after each token
     return _model(kind, groups, width), bits + float(seen.sum(axis=0) @ raw)
+
+
+def _sample(table: BlockTable, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """Offsets and sizes of the pieces to look at: whole lines of memory, as it is memory that looking costs."""
+    if step == 1:
+        return table.offset, table.size
+    ends = np.cumsum(table.size)
+    at = np.arange(0, int(ends[-1]), _PIECE * step)
+    block = np.searchsorted(ends, at, side="right")
+    start = (at - (ends - table.size)[block]) // _PIECE * _PIECE
+    return table.offset[block] + start, np.minimum(table.size[block] - start, _PIECE)
 
 
 def _merge(groups: list[_Group]) -> tuple[list[_Group], float]:

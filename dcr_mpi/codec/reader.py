@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..digest import BLOCK_DIGEST_BYTES
+from ..digest import BLOCK_DIGEST_BYTES, block_digest
 from ..dtypes import dtype
 from ..errors import CorruptInput, GeometryError
 from ..kernels.api import Changes, Kernels
@@ -14,6 +14,7 @@ from ..layout import Span
 from ..wire import Bucket, Stream
 from .bucket import BASE, CHANGED, CLASS, COUNTS, DENSE, GAP_ESCAPES, GAPS, PLAIN, REST, SPANS, TARGET
 from .classes import most_code, unpack_model
+from .compare import lots
 from .rows import out_of_runs, runs_of, unpack_rows
 from .table import BlockTable, block_table, is_block, unpack_spans
 from .values import SCHEMES, dense_streams, read, unpack_dense, unpack_values, value_streams
@@ -149,28 +150,37 @@ class BucketReader:
         CorruptInput
             Streams that cannot be decoded against this base.
         """
-        blocks = np.flatnonzero(self.changed)
-        mine = self.table.select(blocks)
-        assert (len(base), base.itemsize) == (mine.length, self.dtype.word_bytes)  # no kernel checks it
+        mine = self.table.select(np.flatnonzero(self.changed))
         target = base.copy()
-        if not bool(self.sparse.any()):
-            counts, positions = np.zeros(len(blocks), np.int64), np.empty(0, np.uint32)
-            old = new = np.empty(0, base.dtype)
-        else:
-            counts, positions, coded = (self._classes if self.by_class else self._plain)(blocks, mine, base, kernels)
-            old = kernels.gather(base, mine.offset, counts, positions)
-            new = kernels.restore(self.values, old, coded, self.dtype)
-            kernels.scatter(target, mine.offset, counts, positions, new)
-        if not bool(self.dense.any()):
-            return target, Changes(counts, positions, old, new)
-        self._place_dense(blocks, mine, target)
-        return target, kernels.changes(base, target, mine.offset, mine.size)
+        return target, self._patch(target, mine, kernels)[0]
 
-    def _plain(
-        self, blocks: np.ndarray, mine: BlockTable, base: np.ndarray, kernels: Kernels
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def patch(self, words: np.ndarray, kernels: Kernels) -> tuple[Changes, list[bytes]]:
+        """:meth:`decode` in place: ``words`` is a bucket array of ``table`` whose changed blocks are verified baseline;
+        they become the target, or anything where it raises. The list has the digest of each of them afterwards."""
+        return self._patch(words, self.table.only(np.flatnonzero(self.changed)), kernels)
+
+    def _patch(self, words: np.ndarray, mine: BlockTable, kernels: Kernels) -> tuple[Changes, list[bytes]]:
+        assert (len(words), words.itemsize) == (mine.length, self.dtype.word_bytes)  # no kernel checks it
+        none = np.empty(0, words.dtype)
+        counts, positions, coded = np.zeros(len(mine), np.int64), np.empty(0, np.uint32), none
+        if bool(self.sparse.any()):
+            counts, positions, coded = (self._classes if self.by_class else self._plain)(mine, words, kernels)
+        dense = self._place_dense(words, mine, kernels) if bool(self.dense.any()) else None
+        # A few blocks at a time, which stay in the cache until their digest is taken.
+        ends, old, new, digests = np.cumsum(counts), [none], [none], []
+        for first, last in lots(mine, kernels.lot // words.itemsize):
+            here = slice(int(ends[first] - counts[first]), int(ends[last - 1]))
+            place = mine.offset[first:last], counts[first:last], positions[here]
+            old.append(kernels.gather(words, *place))
+            new.append(kernels.restore(self.values, old[-1], coded[here], self.dtype))
+            kernels.scatter(words, *place, new[-1])
+            digests += [block_digest(mine.view(words, block)) for block in range(first, last)]
+        changes = Changes(counts, positions, np.concatenate(old), np.concatenate(new))
+        return (changes if dense is None else _merged(changes, *dense)), digests
+
+    def _plain(self, mine: BlockTable, base: np.ndarray, kernels: Kernels) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Counts, positions and coded values of the changed blocks; dense ones have none."""
-        counts = self._counts[blocks]
+        counts = self._counts[self.changed]
         total = int(counts.sum())
         gaps = np.frombuffer(read(self._streams, GAPS, total), np.uint8)
         escapes = read(self._streams, GAP_ESCAPES, 4 * total)
@@ -180,13 +190,13 @@ class BucketReader:
         return counts, positions, unpack_values(self.values, self._streams, total, self.dtype)
 
     def _classes(
-        self, blocks: np.ndarray, mine: BlockTable, base: np.ndarray, kernels: Kernels
+        self, mine: BlockTable, base: np.ndarray, kernels: Kernels
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        sparse = self.sparse[blocks]
+        sparse = self.sparse[self.changed]
         offsets, sizes = mine.offset[sparse], mine.size[sparse]
         runs = None
         if ROWS in self._streams:
-            where = BlockTable(mine.spans, mine.span[sparse], mine.start[sparse], sizes, offsets, mine.length)
+            where = mine.only(sparse)
             runs = runs_of(where, *unpack_rows(read(self._streams, ROWS, 16 + int(sizes.sum()) // 8), where))
             offsets, sizes = runs.offset, runs.size
         words = int(sizes.sum())
@@ -207,7 +217,7 @@ class BucketReader:
             found, positions = out_of_runs(where, runs, found, positions)
             if bool((found < 1).any()):
                 raise CorruptInput("class code", found="a block without changes", expected="a change in each block")
-        counts = np.zeros(len(blocks), np.int64)
+        counts = np.zeros(len(mine), np.int64)
         counts[sparse] = found
         if self.values != "ulp":
             if coded.any():
@@ -217,13 +227,27 @@ class BucketReader:
             coded = unpack_values(self.values, self._streams, total, self.dtype)
         return counts, positions, coded
 
-    def _place_dense(self, blocks: np.ndarray, mine: BlockTable, target: np.ndarray) -> None:
-        sizes = np.where(self.dense, self.table.size, 0)
-        whole = unpack_dense(self._streams, int(sizes.sum()), self.dtype)
-        begin = np.cumsum(sizes) - sizes
-        for k, block in enumerate(blocks):
-            if self.dense[block]:
-                mine.view(target, k)[...] = whole[begin[block] : begin[block] + sizes[block]]
+    def _place_dense(self, words: np.ndarray, mine: BlockTable, kernels: Kernels) -> tuple[np.ndarray, Changes]:
+        """Put the dense blocks into ``words``: which of the changed blocks they are, and what changed in them."""
+        blocks = np.flatnonzero(self.dense[self.changed])
+        packed = mine.select(blocks)
+        whole = unpack_dense(self._streams, int(packed.size.sum()), self.dtype)
+        before, after = np.zeros(packed.length, words.dtype), np.zeros(packed.length, words.dtype)
+        ends = np.cumsum(packed.size).tolist()
+        for k, block in enumerate(blocks.tolist()):
+            packed.view(before, k)[...] = mine.view(words, block)
+            mine.view(words, block)[...] = packed.view(after, k)[...] = whole[ends[k] - packed.size[k] : ends[k]]
+        return blocks, kernels.changes(before, after, packed.offset, packed.size)
+
+
+def _merged(sparse: Changes, blocks: np.ndarray, dense: Changes) -> Changes:
+    """The changes of all blocks, from those of all (none in the dense ones) and of the dense ones, ``blocks``."""
+    counts = sparse.counts.copy()
+    counts[blocks] = dense.counts
+    owner = np.concatenate([np.repeat(np.arange(len(counts)), sparse.counts), np.repeat(blocks, dense.counts)])
+    order = np.argsort(owner, kind="stable")
+    columns = ((sparse.positions, dense.positions), (sparse.old, dense.old), (sparse.new, dense.new))
+    return Changes(counts, *(np.concatenate(column)[order] for column in columns))
 
 
 class Cover:

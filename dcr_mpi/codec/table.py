@@ -45,6 +45,12 @@ class BlockTable:
         """The words of one block in a bucket array."""
         return words[self.offset[block] : self.offset[block] + self.size[block]]
 
+    def only(self, blocks: np.ndarray) -> BlockTable:
+        """The table of some of the blocks, where they are."""
+        return BlockTable(
+            self.spans, self.span[blocks], self.start[blocks], self.size[blocks], self.offset[blocks], self.length
+        )
+
     def select(self, blocks: np.ndarray) -> BlockTable:
         """The table of some of the blocks, packed anew."""
         offset, length = _offsets(self.size[blocks])

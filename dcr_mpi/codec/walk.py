@@ -15,7 +15,8 @@ from .rows import MAX_ROW, MIN_ROW, into_runs, pack_rows, runs_of, touched
 from .table import BlockTable
 
 MODEL, CODE, ROWS = 12, 13, 14
-_SAMPLE = 4  # every fourth word tells how many words each exponent has
+_ENOUGH = 21  # log2 of the words that tell how many words each exponent has: rare ones count, where much changes
+_FEW = 1 << 14  # words that are all looked at
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,13 @@ def best_walk(
 ) -> Fit:
     """The better of passing every word and passing touched rows of ``row`` words only (0: rows are not known)."""
     walks = [Walk(table, changes), *_by_rows(table, changes, row)]
-    fits = [Fit(w, *fit(kind, base, w.table, w.changes, coded, kernels, _SAMPLE)) for w in walks]
+    fits = [Fit(w, *fit(kind, base, w.table, w.changes, coded, kernels, _step(w.words))) for w in walks]
     return min(fits, key=lambda f: f.promised)
+
+
+def _step(words: int) -> int:
+    """One of how many pieces to look at."""
+    return 1 if words <= _FEW else max(4, words >> _ENOUGH)
 
 
 def _by_rows(table: BlockTable, changes: Changes, row: int) -> list[Walk]:

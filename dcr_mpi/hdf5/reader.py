@@ -20,6 +20,7 @@ from ..dtypes import dtype
 from ..errors import CorruptInput, DcrError, GeometryError, from_os_error
 from ..model import Box, Shape
 from ..region import Region
+from ..scratch import Scratch
 from .access import close_library, h5_error, open_library, open_regular
 from .inventory import Dataset, Inventory
 from .inventory import inventory as list_shard
@@ -64,7 +65,7 @@ class ShardReader:
         self._path = os.fspath(path)
         self.inventory = list_shard(self._path) if found is None else found
         self._datasets = {name: d for d in self.inventory.datasets for name in (d.path, *d.names)}
-        self._lock, self._library_lock, self._scratch = threading.Lock(), threading.Lock(), threading.local()
+        self._lock, self._library_lock, self._scratch = threading.Lock(), threading.Lock(), Scratch()
         self._readers, self._closing = 0, False
         self._library: h5f.FileID | None = None
         self._handles: OrderedDict[str, h5d.DatasetID] = OrderedDict()
@@ -185,9 +186,9 @@ class ShardReader:
         words = out.reshape(-1).view(f"u{width}")
         for a, b in where.windows(start, stop, _WINDOW // width):
             first, last = where.span(a, b)
-            window = self._window((last - first) * width)
-            self._exactly(window.data, offset + first * width)
-            where.gather(window.view(words.dtype), a, b, words[a - start : b - start])
+            window = self._scratch.words("window", last - first, width)
+            self._exactly(memoryview(window).cast("B"), offset + first * width)
+            where.gather(window, a, b, words[a - start : b - start])
 
     def _exactly(self, view: memoryview, at: int) -> None:
         while view:
@@ -203,13 +204,6 @@ class ShardReader:
                     remedy="somebody cut it while it was read: write it again",
                 )
             view, at = view[got:], at + got
-
-    def _window(self, size: int) -> np.ndarray:
-        """A scratch buffer of this thread: fresh memory would cost more than the read."""
-        have = getattr(self._scratch, "buffer", None)
-        if have is None or len(have) < size:
-            have = self._scratch.buffer = np.empty(size, np.uint8)
-        return have[:size]
 
     # -- everything else: through the library -----------------------------------------------------------------
 

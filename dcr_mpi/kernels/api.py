@@ -21,6 +21,7 @@ from .hazard import Axis, Model
 
 ALIGN = 64  # words: block offsets in a bucket array are multiples of it
 GAP_ESCAPE = 255
+HOST_LOT = 512 << 10  # bytes; with as many of the other side, in the second-level cache of most processors
 MAX_BLOCK = 1 << 24  # words; positions and escapes stay far inside 32 bits
 ValueScheme = Literal["overwrite", "xor", "ulp"]
 
@@ -40,6 +41,7 @@ class Kernels(Protocol):
 
     name: str
     device: str
+    lot: int  # bytes of a bucket that a call had better see at a time: what a cache holds, or what keeps a GPU busy
 
     def changes(self, base: np.ndarray, new: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> Changes:
         """Compare two buckets word by word."""

@@ -4,37 +4,39 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..digest import MIX_A, MIX_B, MIX_C, MIX_D, MIX_E
 from ..dtypes import DType
-from .api import GAP_ESCAPE, Changes, ValueScheme
+from ..scratch import Scratch
+from .api import GAP_ESCAPE, HOST_LOT, Changes, ValueScheme
 from .jit_hazard import JitHazard
+from .jit_state import JitState
 from .jitting import inline, jit
 from .reference import bad_gaps
 
 _u64 = np.uint64
-_A, _B, _C, _D, _E = map(_u64, (MIX_A, MIX_B, MIX_C, MIX_D, MIX_E))
-_S32, _S29, _S31 = map(_u64, (32, 29, 31))
 _CHUNK = 4096  # words compared at a time
 
 
-class JitKernels(JitHazard):
+class JitKernels(JitHazard, JitState):
     """See :class:`dcr_mpi.kernels.api.Kernels`."""
 
     name = "numba"
     device = "cpu"
+    lot = HOST_LOT
+    _scratch = Scratch()
 
     def changes(self, base: np.ndarray, new: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> Changes:
         blocks = len(sizes)
         counts = np.zeros(blocks, np.int64)
-        parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-        block, room = 0, 0
+        parts: list[tuple[np.ndarray, ...]] = []
+        block = 0
         while block < blocks:
             # Outputs have room for an eighth of what is left, and at least one whole block: dense data takes
             # a few rounds, sparse data one, and memory stays bounded by the bucket.
-            room = max(int(sizes[block:].sum()) // 8, int(sizes[block:].max()))
-            out = np.empty(room, np.uint32), np.empty(room, base.dtype), np.empty(room, base.dtype)
+            room = max(int(sizes[block:].sum()) // 8, int(sizes[block:].max())) + 1
+            widths = {"positions": 4, "old": base.itemsize, "new": base.itemsize}
+            out = [self._scratch.words(name, room, width) for name, width in widths.items()]
             block, used = _changes(base, new, offsets, sizes, block, counts, *out)
-            parts.append((out[0][:used], out[1][:used], out[2][:used]))
+            parts.append(tuple(column[:used].copy() for column in out))
         if len(parts) == 1:
             return Changes(counts, *parts[0])
         empty = np.empty(0, np.uint32), np.empty(0, base.dtype), np.empty(0, base.dtype)
@@ -96,36 +98,33 @@ class JitKernels(JitHazard):
         _unulp(old, coded, _sign(old, dtype), out)
         return out
 
-    def state_changes(
-        self, geometry: np.ndarray, counts: np.ndarray, positions: np.ndarray, old: np.ndarray, new: np.ndarray
-    ) -> np.ndarray:
-        out = np.zeros((len(counts), 2), _u64)
-        _state_changes(geometry, counts, positions, old, new, out)
-        return out
-
-    def state_words(
-        self, geometry: np.ndarray, words: np.ndarray, offsets: np.ndarray, sizes: np.ndarray
-    ) -> np.ndarray:
-        out = np.zeros((len(sizes), 2), _u64)
-        _state_words(geometry, words, offsets, sizes, out)
-        return out
-
 
 def _sign(words: np.ndarray, dtype: DType) -> np.uint64:
     """The sign bit for floats; 0 tells the kernels to take words as plain integers."""
     return _u64(1 << (8 * words.itemsize - 1) if dtype.is_float else 0)
 
 
+@inline
+def _lowest(eight):  # type: ignore[no-untyped-def]
+    """The index of the lowest byte that is 1, of bytes of 0 and 1; 0 where none is.
+
+    The lowest set bit is 2^(8 i): times this number, it shifts i into the highest byte.
+    """
+    return ((eight & (_u64(0) - eight)) * _u64(0x0001020304050607)) >> _u64(56)
+
+
 @jit
 def _changes(base, new, offsets, sizes, block, counts, positions, old, val):  # type: ignore[no-untyped-def]
-    # A chunk at a time is compared into bytes of 0 and 1, which the compiler makes wide instructions of; then the
-    # bytes are looked at by eights, and only those that are set cost anything.
+    # A chunk at a time is compared into bytes of 0 and 1, which the compiler makes wide instructions of. Then eights of
+    # them that have a 1 are listed, and the changes in those emitted, two at a time whether there is a second or not:
+    # a branch that a change decides is mispredicted, and costs more than the rest. Outputs have one place to spare.
     flags = np.zeros(_CHUNK, np.uint8)
     eights = flags.view(_u64)
+    found = np.empty(_CHUNK // 8 + 1, np.uint32)
     k = _u64(0)
     while block < len(sizes):
         size, at = sizes[block], offsets[block]
-        if len(positions) - np.int64(k) < size:
+        if len(positions) - np.int64(k) <= size:
             break
         first = k
         for low in range(0, size, _CHUNK):
@@ -134,15 +133,25 @@ def _changes(base, new, offsets, sizes, block, counts, positions, old, val):  # 
             for i in range(count):
                 flags[i] = a[i] != b[i]
             flags[count : (count + 7) // 8 * 8] = 0
+            some = _u64(0)
             for g in range(_u64((count + 7) // 8)):
-                eight = eights[g]
+                found[some] = g
+                some += _u64(eights[g] != _u64(0))
+            for f in range(some):
+                eight, near = eights[_u64(found[f])], _u64(found[f]) << _u64(3)
+                here = near + _lowest(eight)
+                positions[k], old[k], val[k] = _u64(low) + here, a[here], b[here]
+                k += _u64(1)
+                eight &= eight - _u64(1)
+                here = near + _lowest(eight)
+                positions[k], old[k], val[k] = _u64(low) + here, a[here], b[here]
+                k += _u64(eight != _u64(0))
+                eight &= eight - _u64(1)
                 while eight != _u64(0):
-                    # The lowest set bit is 2^(8 i): times this number, it shifts i into the highest byte.
-                    lowest = eight & (_u64(0) - eight)
-                    i = (g << _u64(3)) + ((lowest * _u64(0x0001020304050607)) >> _u64(56))
-                    positions[k], old[k], val[k] = _u64(low) + i, a[i], b[i]
+                    here = near + _lowest(eight)
+                    positions[k], old[k], val[k] = _u64(low) + here, a[here], b[here]
                     k += _u64(1)
-                    eight ^= lowest
+                    eight &= eight - _u64(1)
         counts[block] = k - first
         block += 1
     return block, np.int64(k)
@@ -237,63 +246,3 @@ def _unulp(old, coded, sign, out):  # type: ignore[no-untyped-def]
         if sign:
             b = (b ^ sign) if b & sign else b ^ mask
         out[k] = b & mask
-
-
-@inline
-def _mix(index, word):  # type: ignore[no-untyped-def]
-    x = _u64(index) * _A + _u64(word) * _B
-    x ^= x >> _S32
-    x *= _C
-    x ^= x >> _S29
-    x *= _D
-    x ^= x >> _S32
-    return x, (x ^ (x >> _S31)) * _E
-
-
-@inline
-def _canonical(row, dims, k):  # type: ignore[no-untyped-def]
-    index = row[1]
-    for d in range(dims - 1, -1, -1):
-        extent = row[2 + d]
-        index += (k % extent) * row[2 + dims + d]
-        k //= extent
-    return index
-
-
-@jit
-def _state_changes(geometry, counts, positions, old, new, out):  # type: ignore[no-untyped-def]
-    dims = (geometry.shape[1] - 2) // 2
-    k = 0
-    for block in range(len(counts)):
-        row = geometry[block]
-        flat = dims == 1 and row[3] == 1
-        lane0, lane1 = _u64(0), _u64(0)
-        for _ in range(counts[block]):
-            at = row[0] + np.int64(positions[k])
-            index = row[1] + at if flat else _canonical(row, dims, at)
-            a0, a1 = _mix(index, new[k])
-            b0, b1 = _mix(index, old[k])
-            lane0 += a0 - b0
-            lane1 += a1 - b1
-            k += 1
-        out[block, 0], out[block, 1] = lane0, lane1
-
-
-@jit
-def _state_words(geometry, words, offsets, sizes, out):  # type: ignore[no-untyped-def]
-    dims = (geometry.shape[1] - 2) // 2
-    for block in range(len(sizes)):
-        row, at, size = geometry[block], offsets[block], sizes[block]
-        lane0, lane1 = _u64(0), _u64(0)
-        done = 0
-        while done < size:
-            # One run of the innermost dimension at a time, so that the inner loop has no division.
-            k = row[0] + done
-            run = min(size - done, row[1 + dims] - k % row[1 + dims])
-            index, step = _canonical(row, dims, k), row[1 + 2 * dims]
-            for i in range(run):
-                m0, m1 = _mix(index + i * step, words[at + done + i])
-                lane0 += m0
-                lane1 += m1
-            done += run
-        out[block, 0], out[block, 1] = lane0, lane1

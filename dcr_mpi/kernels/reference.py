@@ -7,7 +7,7 @@ import numpy as np
 from ..digest import MIX_A, MIX_B, MIX_C, MIX_D, MIX_E
 from ..dtypes import DType
 from ..errors import CorruptInput
-from .api import GAP_ESCAPE, Changes, ValueScheme
+from .api import GAP_ESCAPE, HOST_LOT, Changes, ValueScheme
 from .reference_hazard import ReferenceHazard
 
 
@@ -20,6 +20,7 @@ class ReferenceKernels(ReferenceHazard):
 
     name = "numpy"
     device = "cpu"
+    lot = HOST_LOT
 
     def changes(self, base: np.ndarray, new: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> Changes:
         per_block = [np.flatnonzero(base[o : o + n] != new[o : o + n]) for o, n in zip(offsets, sizes, strict=True)]

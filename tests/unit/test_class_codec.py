@@ -216,6 +216,19 @@ def test_exponents_that_only_a_sample_or_never_a_sample_sees(period: int) -> Non
         check(Scheme("class"), "bf16", base, new)
 
 
+def test_a_large_bucket_is_sampled_by_fewer_words() -> None:
+    """Of 2^22 words every ninth is looked at; words interleaved with that period do not mislead for long."""
+    n = 1 << 22
+    base = np.where(np.arange(n) % 9 == 0, 120 << 7, 130 << 7).astype(np.uint16)
+    new = base.copy()
+    new[:: 9 * 64] += np.uint16(1)
+    table = block_table([Span(0, 0, n)], 1 << 18)
+    sizes = {p: len(coded(Scheme(p, level=None), "bf16", table, 1 << 18, base, new)) for p in ("class", "plain")}
+    assert sizes["class"] < sizes["plain"], sizes
+    reader = BucketReader(on_wire(coded(Scheme("class"), "bf16", table, 1 << 18, base, new)), anchor=False)
+    assert reader.by_class and reader.decode(base, JIT)[0].tobytes() == new.tobytes()
+
+
 @given(bucket_cases(), st.sampled_from([1, 4]))
 def test_what_an_encoder_writes_a_reader_takes(case: BucketCase, step: int) -> None:
     """The reader's bound on code, which keeps a bomb small, is over what any model that is fitted needs."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import tracemalloc
 from collections.abc import Callable
+from copy import copy
 
 import numpy as np
 import pytest
@@ -12,7 +13,17 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcr_mpi.codec import BlockTable, BucketReader, Cover, Scheme, block_table, encode, rest_digests
+from dcr_mpi.codec import (
+    BlockTable,
+    BucketReader,
+    Cover,
+    Scheme,
+    block_table,
+    compare,
+    digests_of,
+    encode,
+    rest_digests,
+)
 from dcr_mpi.codec.bucket import BASE, CHANGED, COUNTS, DENSE, GAP_ESCAPES, GAPS, REST, SPANS, TARGET
 from dcr_mpi.codec.table import MAX_BLOCKS, pack_spans, unpack_spans
 from dcr_mpi.codec.values import DENSE_PLANES, PLANES, SMALL, SMALL_ESCAPES
@@ -52,6 +63,33 @@ def packed(table: BlockTable, words: np.ndarray, changed: np.ndarray) -> np.ndar
     for k, block in enumerate(blocks.tolist()):
         mine.view(out, k)[...] = table.view(words, block)
     return out
+
+
+@given(bucket_cases(), st.sampled_from([1, 300, 4096, 1 << 30]))
+def test_comparing_while_reading_sees_what_comparing_afterwards_does(case: BucketCase, lot: int) -> None:
+    table, read = case.table, []
+
+    kernels = copy(JIT)
+    kernels.lot = lot
+    base, window = np.zeros(table.length, case.base.dtype), np.zeros(table.length, case.base.dtype)
+
+    def fill(first: int, last: int) -> np.ndarray:
+        read.append((first, last))
+        low = int(table.offset[first])
+        for block in range(first, last):
+            table.view(base, block)[...] = table.view(case.base, block)
+            at = int(table.offset[block]) - low
+            window[at : at + table.size[block]] = table.view(case.new, block)
+        return window[: (int(table.offset[last]) if last < len(table) else table.length) - low]
+
+    found, digests = compare(table, base, fill, kernels)
+    wanted = JIT.changes(case.base, case.new, table.offset, table.size)
+    assert [b for first, last in read for b in range(first, last)] == list(range(len(table)))
+    assert all(last - first == 1 for first, last in read) or lot > 1
+    for name in ("counts", "positions", "old", "new"):
+        assert getattr(found, name).tobytes() == getattr(wanted, name).tobytes()
+        assert getattr(found, name).dtype == getattr(wanted, name).dtype
+    assert digests == digests_of(table, case.base, case.new, wanted.counts > 0)
 
 
 @given(bucket_cases(), st.sampled_from(SCHEMES))

@@ -16,6 +16,7 @@ from dcr_mpi.dtypes import DType, dtype
 from dcr_mpi.kernels import get_kernels
 from dcr_mpi.kernels.api import Changes
 from dcr_mpi.kernels.hazard import DIRECT, MAX_LOG2, MIN_LOG2, ONE, Model, axis, tokens, value_tokens
+from dcr_mpi.kernels.jitting import count_up_to, high_product, jit, leading_zeros
 from tests.strategies import BucketCase, bucket_cases, class_code, random_words, seeds, word_type
 
 REFERENCE, JIT = get_kernels("numpy"), get_kernels("numba")
@@ -53,6 +54,21 @@ def test_every_hazard_has_an_interval_and_is_found_again(log2: int) -> None:
         assert first.min() >= 0 and first.max() < len(a.inverse) == steps
         guess = (halvings << log2) + a.inverse[first]
         assert (guess <= x[:-1]).all() and (guess >= x[:-1] - 2).all()  # never over, and two steps off at most
+
+
+@jit
+def _words_of_llvm(
+    a: np.uint64, b: np.uint64, numbers: np.ndarray, first: np.uint64, bound: np.int32
+) -> tuple[int, ...]:
+    return high_product(a, b), leading_zeros(a), count_up_to(numbers, first, bound)
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 16), seeds)
+def test_what_is_written_in_llvm(a: int, b: int, first: int, seed: int) -> None:
+    numbers = np.random.default_rng(seed).integers(-(1 << 31), 1 << 31, 80).astype(np.int32)
+    bound = int(numbers[seed % 80])
+    found = _words_of_llvm(np.uint64(a), np.uint64(b), numbers, np.uint64(first), np.int32(bound))
+    assert found == ((a * b) >> 64, 64 - a.bit_length(), int((numbers[first : first + 64] <= bound).sum()))
 
 
 def test_value_tokens() -> None:
