@@ -16,7 +16,7 @@ from ..journal import Binding
 from ..jsonable import dumps, loads
 from ..model import Layout, ReplicaRecord
 
-RESTORE = "Restore it: dcr repair --site SITE; or remove the directory, then dcr init and dcr refit --catch-up"
+RESTORE = "Restore it: dcr repair --site SITE; or remove it, then dcr init --site SITE and dcr refit --catch-up"
 
 
 class Replica:

@@ -19,17 +19,14 @@ from ..acts.ports import Ports
 from ..acts.prepare import prepare
 from ..acts.prepare_plan import PrepareJob, next_version
 from ..acts.replay import finish_apply, replay
-from ..acts.replica import RESTORE, Replica
-from ..acts.state import check_manifest, checkpoint_lanes
-from ..checkpoint import Checkpoint
+from ..acts.replica import Replica
 from ..config import Config
-from ..errors import Conflict, NotReady, UsageError, VerifyFailed
+from ..errors import Conflict, UsageError
 from ..events import Events
-from ..jsonable import dumps, loads, to_plain
-from ..model import Layout, Manifest, Policy
+from ..jsonable import dumps, to_plain
 from .jobs import apply_job, codec_settings, prepare_job, read_layout, site_of
 from .status import status
-from .upkeep import cmd_anchor, cmd_gc, cmd_repair, damage_text, scrub
+from .upkeep import cmd_anchor, cmd_gc, cmd_repair, cmd_verify
 
 Result = dict[str, Any]
 
@@ -188,72 +185,6 @@ def cmd_apply(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
     receipt = apply(ports, apply_job(config, args.site, args.number, args.wait))
     acts = {"apply": "applied", "discard": "aborted, journals dropped", "done": "up to date"}
     return {**to_plain(receipt), "act": acts[receipt.detail["action"]]}
-
-
-def cmd_verify(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
-    policy = loads(Policy, ports.once("policy", lambda: dumps(ports.catalog.policy()[0])), "policy.json")
-    if args.scrub and (args.site is None or args.number is not None):
-        raise UsageError(
-            "verify",
-            found="--scrub with " + ("--checkpoint" if args.site is None else "--version"),
-            expected="--scrub with --site alone",
-            remedy="leave it out",
-        )
-    if args.site is not None:
-        replica = Replica(site_of(config, args.site).replica, args.site)
-        record = replica.need()
-        if record.applying is not None:
-            raise NotReady(
-                f"replica {replica.directory}",
-                found=f"an interrupted apply of version {record.applying}",
-                expected="a whole version",
-                remedy="run dcr apply first",
-            )
-        version = record.version if args.number is None else args.number
-        layout = loads(Layout, ports.once("layout", lambda: dumps(ports.catalog.layout(args.site).layout)), "layout")
-        replica.check_layout(record, layout)
-        checkpoint, subject = replica.checkpoint(layout), f"replica {replica.directory}"
-    else:
-        newest = ports.once(
-            "newest", lambda: dumps(ports.catalog.last_committed(ports.catalog.last_opened())[0].version)
-        )
-        version = int(newest) if args.number is None else args.number
-        t = config.trainer
-        checkpoint, subject = (
-            Checkpoint(args.checkpoint, policy.trainer, t.step_attribute, t.dtypes),
-            f"checkpoint {args.checkpoint}",
-        )
-    manifest = loads(Manifest, ports.once("manifest", lambda: dumps(ports.catalog.sealed(version)[0])), "manifest")
-    check_manifest(policy, manifest)
-    with checkpoint, ports.events.stage("verify"):
-        lanes = checkpoint_lanes(ports, checkpoint, policy.tensors)
-    wrong = [
-        t.name for t, have, expected in zip(policy.tensors, lanes, manifest.tensors, strict=True) if have != expected
-    ]
-    if wrong and args.scrub:
-        found = scrub(ports, config, args.site)
-        first = "; ".join(damage_text(d) for d in found.damage[:5]) or f"shards {list(found.shards)}"
-        raise VerifyFailed(
-            subject,
-            found=f"{found.words} words in {found.ranges} ranges with other bits than version {version}: {first}",
-            expected=f"the bits of version {version}",
-            remedy=f"run dcr repair --site {args.site}: it writes these words, and nothing else",
-        )
-    if wrong:
-        raise VerifyFailed(
-            subject,
-            found=f"{len(wrong)} tensors with other bits: {wrong[:5]}",
-            expected=f"the bits of version {version}",
-            remedy=RESTORE if args.site is not None else "look which step these shards are",
-        )
-    return {
-        "act": "verified",
-        "subject": subject,
-        "version": version,
-        "state": manifest.state,
-        "tensors": len(lanes),
-        "seconds": ports.events.seconds(),
-    }
 
 
 def cmd_status(ports: Ports, config: Config, args: argparse.Namespace) -> Result:

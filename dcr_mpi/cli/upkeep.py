@@ -1,4 +1,4 @@
-"""Subcommands that keep a policy and its replicas in order: anchor, gc, repair, and what verify --scrub adds."""
+"""Subcommands that keep a policy and its replicas in order: verify, repair, anchor, gc."""
 
 from __future__ import annotations
 
@@ -9,12 +9,88 @@ from typing import Any
 from ..acts.anchor import AnchorJob, anchor
 from ..acts.collect import Retention, collect
 from ..acts.ports import Ports
+from ..acts.replica import RESTORE, Replica
 from ..acts.restore import Damage, Restored, RestoreJob, restore
+from ..acts.state import check_manifest, checkpoint_lanes
+from ..checkpoint import Checkpoint
 from ..config import Config
-from ..jsonable import dumps, to_plain
+from ..errors import NotReady, UsageError, VerifyFailed
+from ..jsonable import dumps, loads, to_plain
+from ..model import Layout, Manifest, Policy
 from .jobs import codec_settings, site_of
 
 Result = dict[str, Any]
+
+
+def cmd_verify(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
+    policy = loads(Policy, ports.once("policy", lambda: dumps(ports.catalog.policy()[0])), "policy.json")
+    if args.scrub and (args.site is None or args.number is not None):
+        raise UsageError(
+            "verify",
+            found="--scrub with " + ("--checkpoint" if args.site is None else "--version"),
+            expected="--scrub with --site alone",
+            remedy="leave it out",
+        )
+    if args.site is not None:
+        replica = Replica(site_of(config, args.site).replica, args.site)
+        record = replica.need()
+        if record.applying is not None:
+            raise NotReady(
+                f"replica {replica.directory}",
+                found=f"an interrupted apply of version {record.applying}",
+                expected="a whole version",
+                remedy="run dcr apply first",
+            )
+        version = record.version if args.number is None else args.number
+        layout = loads(Layout, ports.once("layout", lambda: dumps(ports.catalog.layout(args.site).layout)), "layout")
+        replica.check_layout(record, layout)
+        checkpoint, subject = replica.checkpoint(layout), f"replica {replica.directory}"
+    else:
+        newest = ports.once(
+            "newest", lambda: dumps(ports.catalog.last_committed(ports.catalog.last_opened())[0].version)
+        )
+        version = int(newest) if args.number is None else args.number
+        t = config.trainer
+        checkpoint, subject = (
+            Checkpoint(args.checkpoint, policy.trainer, t.step_attribute, t.dtypes),
+            f"checkpoint {args.checkpoint}",
+        )
+    manifest = loads(Manifest, ports.once("manifest", lambda: dumps(ports.catalog.sealed(version)[0])), "manifest")
+    check_manifest(policy, manifest)
+    with checkpoint, ports.events.stage("verify"):
+        try:
+            lanes = checkpoint_lanes(ports, checkpoint, policy.tensors)
+        except VerifyFailed:  # two copies of one tensor differ; every rank knows
+            if not args.scrub:
+                raise
+            lanes = [""] * len(policy.tensors)
+    wrong = [
+        t.name for t, have, expected in zip(policy.tensors, lanes, manifest.tensors, strict=True) if have != expected
+    ]
+    if wrong and args.scrub:
+        found = scrub(ports, config, args.site)
+        first = "; ".join(damage_text(d) for d in found.damage[:5]) or f"shards {list(found.shards)}"
+        raise VerifyFailed(
+            subject,
+            found=f"{found.words} words in {found.ranges} ranges with other bits than version {version}: {first}",
+            expected=f"the bits of version {version}",
+            remedy=f"run dcr repair --site {args.site}: it writes these words, and nothing else",
+        )
+    if wrong:
+        raise VerifyFailed(
+            subject,
+            found=f"{len(wrong)} tensors with other bits: {wrong[:5]}",
+            expected=f"the bits of version {version}",
+            remedy=RESTORE if args.site is not None else "look which step these shards are",
+        )
+    return {
+        "act": "verified",
+        "subject": subject,
+        "version": version,
+        "state": manifest.state,
+        "tensors": len(lanes),
+        "seconds": ports.events.seconds(),
+    }
 
 
 def cmd_anchor(ports: Ports, config: Config, args: argparse.Namespace) -> Result:

@@ -67,12 +67,12 @@ def test_what_these_say_to_people(stages: Stages, tmp_path: Path) -> None:
     from tests.cli.shell import dcr
 
     world = stages.copy("applied", tmp_path / "w")
-    _break(world)
     config = ["--config", str(world.config)]
-    said = dcr(world, "repair", "--site", "rollout", *config).out
-    assert "repaired: site rollout, version 1" in said and "tensor '" in said and "1 differ" in said
     said = dcr(world, "gc", "--dry-run", *config).out
     assert "would collect: " in said and "sites with a lease: rollout at 1" in said
+    _break(world)
+    said = dcr(world, "repair", "--site", "rollout", *config).out
+    assert "repaired: site rollout, version 1" in said and "tensor '" in said and "1 differ" in said
     assert json.loads(dcr(world, "gc", "--json", *config).out)["act"] == "collected"
 
 
