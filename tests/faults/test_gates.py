@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import pytest
@@ -12,7 +13,18 @@ from dcr_mpi.acts.commit import abort, decide
 from dcr_mpi.acts.create import CreateJob, create_replica
 from dcr_mpi.acts.init import InitJob, init_policy, register_site
 from dcr_mpi.checkpoint import fingerprint
-from dcr_mpi.errors import BaseMismatch, Conflict, CorruptInput, GeometryError, NotReady, UsageError, VerifyFailed
+from dcr_mpi.digest import sha256
+from dcr_mpi.errors import (
+    BaseMismatch,
+    Conflict,
+    CorruptInput,
+    GeometryError,
+    NotReady,
+    ResourceError,
+    UsageError,
+    VerifyFailed,
+)
+from dcr_mpi.jsonable import dumps
 from dcr_mpi.lease import Lease
 from dcr_mpi.synth import TINY, site_layout, trainer_layout, write_checkpoint
 from tests.acts.local import Local
@@ -94,7 +106,7 @@ def test_stale_and_skipped_versions(local: Local, steps: list[Path], tmp_path: P
     shutil.rmtree(local.replica.directory)
     shutil.copytree(tmp_path / "late", local.replica.directory)
     before = late.words()
-    with pytest.raises(BaseMismatch, match="version 2 is made from it") as refused:
+    with pytest.raises(BaseMismatch, match="the base of version 2") as refused:
         late.prepare(2)
     assert "next" in str(refused.value)
     assert late.words() == before
@@ -296,8 +308,27 @@ def test_prepared_again_fetches_nothing(local: Local, steps: list[Path], monkeyp
     first = local.prepare()
     fetched: list[int] = []
     monkeypatch.setattr(local.ports.catalog, "part", lambda entry, *_: fetched.append(entry.index))
-    assert local.prepare() == first
+    again = local.prepare()
+    assert first is not None
+    assert again is not None
+    assert (again.manifest_sha256, again.state) == (first.manifest_sha256, first.state)
     assert fetched == []
+    assert local.ports.catalog.receipt(1, "prepared", "s") == (first, sha256(dumps(first))), "the first one stands"
+
+
+def test_too_little_room_is_found_before_anything_is_fetched(
+    local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system with 1000 bytes left: the message says how much is needed."""
+    local.encode(steps[1])
+    fetched: list[int] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+        patched.setattr(local.ports.catalog, "part", lambda entry, *_: fetched.append(entry.index))
+        with pytest.raises(ResourceError, match=r"found 1000 B free, expected about .* changed words. Next: make room"):
+            local.prepare()
+    assert fetched == []
+    assert local.prepare() is not None
 
 
 def test_the_publisher_restarts(local: Local, steps: list[Path], tmp_path: Path) -> None:
