@@ -66,7 +66,7 @@ class CodecConfig:
 
     positions: Literal["auto", "class", "plain", "dense"]
     link_mib_s: float | None
-    values: Literal["ulp", "xor", "overwrite"]
+    values: Literal["ulp", "xor", "overwrite", "mixed"]
     entropy: Literal["zstd", "none"]
     level: int
     block: int

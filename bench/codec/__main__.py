@@ -54,8 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("same turns; coding is encode less reading both checkpoints; checked is encode with the self-check\n")
         for load in data_sets(args.quick, size, args.real):
             results.append(run(load(), kernels, Path(scratch), _TURNS))
-            if results[-1].family != "real":
-                print(table(results[-1]), end="\n\n", flush=True)
+            print(table(results[-1]), end="\n\n", flush=True)
         scaling = threads(adam("bf16", 0.03, 2 * size if args.quick else size), kernels, Path(scratch), _TURNS)
     _close(results, scaling)
     (args.out / "codec.json").write_text(json.dumps([asdict(row) for r in results for row in r.rows], indent=1))

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..codec import Scheme
+from ..codec import Scheme, ValueChoice
 from ..digest import sha256, state_digest
 from ..dtypes import dtype
 from ..errors import Conflict, CorruptInput
 from ..jsonable import dumps, loads
-from ..kernels.api import ValueScheme
 from ..layout import part_spans
 from ..model import Manifest, Open, PartEntry, Policy, Receipt, Tiling
 from .parts import Built, PartBuilder, share
@@ -29,7 +28,7 @@ class CodecSettings:
     """How versions are coded; sizes in bytes and words. See configs/README.md for the meaning of each key."""
 
     positions: str = "auto"
-    values: ValueScheme = "ulp"
+    values: ValueChoice = "ulp"
     level: int | None = 1
     block: int = 1 << 18
     bucket_bytes: int = 32 << 20

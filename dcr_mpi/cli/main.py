@@ -196,4 +196,7 @@ def _synth(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _print(args: argparse.Namespace, result: dict[str, Any]) -> None:
-    print(json.dumps(result, sort_keys=True) if args.json else printable(text.render(result)))
+    try:
+        print(json.dumps(result, sort_keys=True) if args.json else printable(text.render(result)), flush=True)
+    except BrokenPipeError:  # as in `dcr inspect PART | head -1`: the work is done, and nobody wants to read on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

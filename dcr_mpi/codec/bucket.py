@@ -9,7 +9,8 @@ a target digest only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -30,18 +31,29 @@ _STREAMS = 20  # bytes of the headers of the class coder's two streams
 CLASS_SPEED, PLAIN_SPEED = 0.35e9, 0.6e9
 
 
+ValueChoice = ValueScheme | Literal["mixed"]
+
+
 @dataclass(frozen=True)
 class Scheme:
     """How to code: ``positions`` "auto", "class", "plain" or "dense", ``values``, zstd ``level`` or None for none.
+
+    Values "mixed" is XOR or overwrite, whichever makes the bucket smaller.
 
     "auto" weighs class against plain for every bucket: by size, or by time where ``link``, the bytes per second that
     one rank has to the other side, is known (see :func:`_by_class`).
     """
 
     positions: str = "auto"
-    values: ValueScheme = "ulp"
+    values: ValueChoice = "ulp"
     level: int | None = 1
     link: float | None = None
+
+    @property
+    def value(self) -> ValueScheme:
+        """The value scheme of a bucket; "mixed" is settled before."""
+        assert self.values != "mixed"
+        return self.values
 
     @property
     def trial(self) -> int | None:
@@ -83,6 +95,9 @@ def encode(
     GeometryError
         More than a reader takes: ``MAX_BLOCKS`` blocks, ``MAX_BUCKET_BYTES`` bytes, or blocks of an odd size.
     """
+    if scheme.values == "mixed":
+        both = (replace(scheme, values=v) for v in ("xor", "overwrite"))
+        return min((encode(s, name, table, block, base, new, changes, kernels, row, digests) for s in both), key=len)
     kind = dtype(name)
     size = int(table.size.sum()) * kind.word_bytes
     log2 = block.bit_length() - 1
@@ -114,7 +129,7 @@ def encode(
     elif dense.any():
         some = table.only(np.flatnonzero(dense))
         streams |= pack_dense(_whole(some, base, _these(changes, dense), kernels), kind)
-    values = SCHEMES.index(scheme.values)
+    values = SCHEMES.index(scheme.value)
     return pack_bucket(Bucket(positions, values, log2, name, streams), scheme.level)
 
 
@@ -134,9 +149,9 @@ def _positions(
     blocks = np.flatnonzero((changes.counts > 0) & ~dense)
     here, mine = _these(changes, (changes.counts > 0) & ~dense), table.only(blocks)
     # Values other than ulp differences keep their streams; the class coder then sees one value, which costs nothing.
-    ulp = scheme.values == "ulp"
+    ulp = scheme.value == "ulp"
     coded = kernels.difference("ulp", here.old, here.new, kind) if ulp else np.zeros_like(here.new)
-    values = {} if ulp else pack_values(scheme.values, here.old, here.new, kind, kernels)
+    values = {} if ulp else pack_values(scheme.value, here.old, here.new, kind, kernels)
     found = best_walk(kind, base, mine, here, coded, row, kernels)
     if scheme.positions == "auto":
         plain = _sparse(scheme, changes, dense, kind, kernels)
@@ -221,4 +236,4 @@ def _sparse(scheme: Scheme, changes: Changes, dense: np.ndarray, kind: DType, ke
     counts, positions, old, new = here.counts, here.positions, here.old, here.new
     gaps, escapes = kernels.pack_gaps(positions, counts)
     streams = {COUNTS: counts[counts > 0].astype("<u4").tobytes(), GAPS: gaps.tobytes(), GAP_ESCAPES: escapes.tobytes()}
-    return streams | pack_values(scheme.values, old, new, kind, kernels)
+    return streams | pack_values(scheme.value, old, new, kind, kernels)

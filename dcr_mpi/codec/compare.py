@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..digest import block_digest, running_block_digest
+from ..errors import VerifyFailed
 from ..kernels.api import Changes, Kernels
 from .table import BlockTable
 
@@ -36,6 +37,11 @@ def compare(
     read : callable
         ``read(first, last)`` reads blocks ``first`` to ``last`` of the baseline into ``base``, and returns their new
         words: a bucket array that begins where block ``first`` does. It may be overwritten by the next call.
+
+    Raises
+    ------
+    VerifyFailed
+        The kernels missed a block that changed.
     """
     found, sums = [], _Sums(table)
     for first, last in lots(table, kernels.lot // base.itemsize):
@@ -45,7 +51,15 @@ def compare(
         for block, at, words, count in zip(
             range(first, last), offset.tolist(), size.tolist(), found[-1].counts.tolist(), strict=True
         ):
-            sums.add(block, table.view(base, block), new[at : at + words] if count else None)
+            before, after = table.view(base, block), new[at : at + words]
+            if not count and bool((before != after).any()):  # a changed block that goes unseen would never be decoded
+                raise VerifyFailed(
+                    "self-check of the encoder",
+                    found=f"no change in block {block} of {len(table)}, which differs",
+                    expected="every change",
+                    remedy="nothing was published; run again with kernels: numpy and report this",
+                )
+            sums.add(block, before, after if count else None)
     if len(found) == 1:
         return found[0], sums.digests
     columns = zip(*((c.counts, c.positions, c.old, c.new) for c in found), strict=True)

@@ -40,9 +40,7 @@ def token_of(value):  # type: ignore[no-untyped-def]
     """A value's token, and how many bits follow it."""
     if value < _u64(DIRECT):
         return np.int64(value), 0
-    length = 4
-    while (value >> _u64(length + 1)) != _u64(0):
-        length += 1
+    length = 63 - np.int64(leading_zeros(value))
     return DIRECT + 2 * (length - 4) + np.int64((value >> _u64(length - 1)) & _u64(1)), length - 1
 
 

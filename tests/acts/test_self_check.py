@@ -31,6 +31,17 @@ def _drop_last(found: Changes) -> Changes:
     return Changes(counts, found.positions[keep], found.old[keep], found.new[keep])
 
 
+def _drop_block(found: Changes) -> Changes:
+    """A comparison that misses a whole block."""
+    some = np.flatnonzero(found.counts)
+    if not len(some):
+        return found
+    counts, block = found.counts.copy(), int(some[-1])
+    keep = np.repeat(np.arange(len(counts)) != block, counts)
+    counts[block] = 0
+    return Changes(counts, found.positions[keep], found.old[keep], found.new[keep])
+
+
 def _next_gap(packed: tuple[Any, Any]) -> tuple[Any, Any]:
     gaps = packed[0].copy()
     gaps[-1] ^= 1
@@ -39,6 +50,7 @@ def _next_gap(packed: tuple[Any, Any]) -> tuple[Any, Any]:
 
 FAULTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "a change missed": ("changes", _drop_last),
+    "a block missed": ("changes", _drop_block),
     "a value off by one": ("difference", lambda coded: coded ^ coded.dtype.type(1)),
     "a gap off by one": ("pack_gaps", _next_gap),
     "hazards off by one": ("hazards", lambda found: found + 1),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +147,16 @@ def test_text_for_people(stages: Stages, tmp_path: Path) -> None:
     assert dcr(world, "init", "--site", "rollout").out.startswith("there already, its bits not looked at")
     text = dcr(world, "run", str(world.synth(2))).out
     assert re.match(r"version 2 is everywhere; state [0-9a-f]{16}\n  encode +[\d.]+ s\n  refit rollout ", text)
+
+
+def test_a_reader_that_goes_away_is_no_error(stages: Stages) -> None:
+    """As in ``dcr inspect FILE | head -0``: the pipe is closed before anything is printed."""
+    world = stages["applied"]
+    end, begin = os.pipe()
+    os.close(end)
+    done = subprocess.run(
+        [sys.executable, "-m", "dcr_mpi", "inspect", str(world.path / "store/test/policy.json")],
+        env=world.environment(), stdout=begin, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(begin)
+    assert (done.returncode, done.stderr) == (0, "")

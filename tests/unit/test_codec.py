@@ -39,7 +39,7 @@ REFERENCE, JIT = get_kernels("numpy"), get_kernels("numba")
 SCHEMES = [
     Scheme(p, v, level)
     for p in ("plain", "class", "auto", "dense")
-    for v in ("ulp", "xor", "overwrite")
+    for v in ("ulp", "xor", "overwrite", "mixed")
     for level in (None, 1, 3)
 ]
 HEADER = PartHeader(b"p" * 16, b"t" * 16, 7, 6, 0, 1)
@@ -182,6 +182,19 @@ def test_plain_never_loses_to_whole_blocks(name: str, values: str, how: str) -> 
         plain = size_of(kind, base, new, Scheme("plain", values, level))  # type: ignore[arg-type]
         whole = size_of(kind, base, new, Scheme("dense", values, level))  # type: ignore[arg-type]
         assert plain <= whole + 32, (plain, whole)
+
+
+@pytest.mark.parametrize("positions", ["plain", "class", "auto"])
+def test_mixed_is_the_smaller_of_two(positions: str) -> None:
+    """XOR masks where words moved a little, new words where few of them are there to move to."""
+    kind, rng = dtype("bf16"), np.random.default_rng(7)
+    near, far = weights(kind), weights(kind)
+    some = rng.choice(WORDS, WORDS // 20, replace=False)
+    near[some] += near.dtype.type(1)
+    far[some] = 0
+    for new, winner in ((near, "xor"), (far, "overwrite")):
+        sizes = {v: size_of(kind, weights(kind), new, Scheme(positions, v)) for v in ("xor", "overwrite", "mixed")}
+        assert sizes["mixed"] == sizes[winner] == min(sizes.values()) < max(sizes.values())
 
 
 @pytest.mark.parametrize(("name", "per_change"), [("bf16", 0.5), ("f32", 0.5), ("f64", 0.5), ("u8", 0.5), ("i64", 0.5)])

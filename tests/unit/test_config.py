@@ -107,7 +107,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "null": ("codec.level", "", "codec.level.*found null.*whole number"),
     "bool for a number": ("codec.level", "true", "codec.level.*found true"),
     "number for a bool": ("codec.self_check", "1", "codec.self_check.*found 1, expected true or false"),
-    "not one of": ("codec.values", "xr", "codec.values.*'xr'.*one of ulp, xor, overwrite"),
+    "not one of": ("codec.values", "xr", "codec.values.*'xr'.*one of ulp, xor, overwrite, mixed"),
     "no power of two": ("codec.block", "100000", "codec.block.*100000.*power of two"),
     "block too small": ("codec.block", "32", "codec.block.*found 32.*at least 64"),
     "zero": ("codec.part_mib", "0", "codec.part_mib.*found 0.*more than 0"),
