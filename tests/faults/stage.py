@@ -9,7 +9,7 @@ so that what an act does on its way out leaves as little behind as a killed proc
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -19,7 +19,7 @@ from dcr_mpi import durable, lease
 from dcr_mpi.acts import patch, publish, relay
 from dcr_mpi.journal import JournalWriter
 from dcr_mpi.lease import Fence, Lease
-from dcr_mpi.store.api import Buffer, Stat, Store
+from dcr_mpi.store.api import Buffer, Entry, Stat, Store
 
 DURABLE = ("write_once", "replace", "rename", "sync", "remove", "make_dirs", "fsync_dir")
 
@@ -179,6 +179,13 @@ class DoorStore:
 
     def sweep(self, prefix: str, older_than_s: float) -> int:
         return self._store.sweep(prefix, older_than_s)
+
+    def walk(self, prefix: str) -> Iterator[Entry]:
+        return self._store.walk(prefix)
+
+    def delete(self, key: str) -> bool:
+        self._stage.door(f"delete {key}")
+        return self._store.delete(key)
 
 
 class Inline:

@@ -34,7 +34,8 @@ from dcr_mpi.acts.encode import encode
 from dcr_mpi.acts.init import InitJob, init_policy, register_site
 from dcr_mpi.acts.next_version import EncodeJob
 from dcr_mpi.acts.ports import Ports
-from dcr_mpi.acts.prepare import PrepareJob, prepare
+from dcr_mpi.acts.prepare import prepare
+from dcr_mpi.acts.prepare_plan import PrepareJob
 from dcr_mpi.acts.replica import Replica
 from dcr_mpi.catalog import Catalog
 from dcr_mpi.comm import Solo
