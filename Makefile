@@ -17,7 +17,7 @@ export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev demo test test-slow check format lock bench bench-codec bench-real clean
+.PHONY: help setup setup-dev demo test test-slow campaign check format lock bench bench-codec bench-real clean
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -35,6 +35,9 @@ test: $(VENV)/.dev ## run the tests (PYTEST_ARGS=... for pytest, JOBS=2 processe
 
 test-slow: $(VENV)/.dev ## run the tests, the long ones too
 	$(PY) -m pytest -n $(JOBS) --dist worksteal --durations 20 --run-slow $(PYTEST_ARGS)
+
+campaign: $(VENV)/.dev $(VENV)/.s3 ## kill, fail and cut off every act at every system call, attack every reader (QUICK=1: a minute)
+	$(PY) -m tests.campaign $(if $(QUICK),--quick)
 
 check: $(VENV)/.dev ## lint, formatting, types, and who may import whom
 	$(VENV)/bin/ruff check .

@@ -257,6 +257,14 @@ def _close(ports: Ports, job: ApplyJob, replica: Replica, plan: _Plan, fence: Fe
     if plan.action != "discard":
         standing = ports.catalog.put_receipt(receipt) if job.report else receipt
         fence.check()
-        replica.drop_journals_until(plan.manifest.version)
+        _tidy(ports, replica, plan.manifest.version)
         return receipt if plan.action == "done" else standing
     return receipt
+
+
+def _tidy(ports: Ports, replica: Replica, version: int) -> None:
+    """Remove the journals of a version and of older ones, and of those that were aborted and never looked at again."""
+    for number in replica.journaled():
+        decision = ports.catalog.decision(number) if number > version else None
+        if number <= version or (decision is not None and not decision.commit):
+            replica.drop_journals(number)

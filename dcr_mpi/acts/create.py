@@ -104,13 +104,14 @@ def _plan(ports: Ports, job: CreateJob, replica: Replica) -> _Plan:
                 remedy="choose another directory, or remove this one first",
             )
         check_replica(replica, record, layout.layout)
-        if job.source is not None:
+        if job.source is not None and record.version != (asked := _held(ports, job).version):
             raise Conflict(
                 f"replica {replica.directory}",
                 found=f"a replica at version {record.version}",
-                expected="none, to fill one from a checkpoint",
+                expected=f"none, to fill one at version {asked} from a checkpoint",
                 remedy="remove the directory first, or leave --from out",
             )
+        durable.remove(replica.work / "creating")  # a run that died just before left it
         return _Plan(policy_sha, layout, catalog.sealed(record.version)[0], True)
     ours = replica.creating() == _creating(layout.layout)
     for shard in layout.layout.shards:
@@ -123,11 +124,15 @@ def _plan(ports: Ports, job: CreateJob, replica: Replica) -> _Plan:
             )
     for left in replica.directory.glob(_TEMP + "*"):  # of a job that died: were it alive, it could not publish them now
         durable.remove(left)
-    if job.source is not None:
-        newest, _ = catalog.last_committed(catalog.last_opened())
-        manifest = newest if job.version is None else catalog.sealed(job.version)[0]
-        return _Plan(policy_sha, layout, manifest, False)
-    return _Plan(policy_sha, layout, newest_anchor(ports, job.version), False)
+    manifest = _held(ports, job) if job.source is not None else newest_anchor(ports, job.version)
+    return _Plan(policy_sha, layout, manifest, False)
+
+
+def _held(ports: Ports, job: CreateJob) -> Manifest:
+    """The version that a job says its checkpoint holds."""
+    if job.version is not None:
+        return ports.catalog.sealed(job.version)[0]
+    return ports.catalog.last_committed(ports.catalog.last_opened())[0]
 
 
 def _creating(layout: Layout) -> str:

@@ -21,8 +21,8 @@ def finish_apply(ports: Ports, prepare_job: PrepareJob, apply_job: ApplyJob) -> 
 
     def look() -> bytes:
         record = replica.need()
-        untold = replica.has_journals_until(record.version)
-        return dumps([record.applying, record.version if untold else None])
+        left = [number for number in replica.journaled() if number <= record.version]
+        return dumps([record.applying, record.version if left else None])
 
     applying, untold = json.loads(ports.once("record", look))
     if applying is None and untold is None:

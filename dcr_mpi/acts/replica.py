@@ -99,18 +99,10 @@ class Replica:
             shutil.rmtree(self._sets(version), ignore_errors=True)
             durable.fsync_dir(str(self.work))
 
-    def drop_journals_until(self, version: int) -> None:
-        """Remove a version's journals and older ones: of versions that were aborted and never looked at again."""
-        for number in self._journals_until(version):
-            self.drop_journals(number)
-
-    def has_journals_until(self, version: int) -> bool:
-        """Whether journals of a version or older ones are left: if of the replica's own, its apply was cut short."""
-        return bool(self._journals_until(version))
-
-    def _journals_until(self, version: int) -> list[int]:
-        numbers = (int(folder.name[1:]) for folder in self.work.glob("v[0-9]*"))
-        return sorted(number for number in numbers if number <= version)
+    def journaled(self) -> list[int]:
+        """The versions of which there are journals, or what is left of them. Of the replica's own version or an older
+        one there are some only where an apply was cut short."""
+        return sorted(int(folder.name[1:]) for folder in self.work.glob("v[0-9]*"))
 
     def _sets(self, version: int) -> Path:
         return self.work / f"v{version:06d}"

@@ -41,6 +41,17 @@ def test_catch_up_tells_the_store_of_an_apply_that_could_not(stages: Stages, tmp
 
 
 @pytest.mark.faults
+def test_catch_up_goes_on_past_journals_that_were_half_removed(far: Quick, tmp_path: Path) -> None:
+    """Killed in tidying up after several versions were written."""
+    world = far.copy(tmp_path / "w")
+    kill = (*STRACE, "-e", "inject=rmdir:signal=KILL:when=1")
+    assert world.run(1, "refit", "--site", "behind", "--catch-up", before=kill).code in (-9, 137)
+    caught = world.dcr(1, "refit", "--site", "behind", "--catch-up")
+    assert (caught["version"], caught["replayed"]) == (6, [])
+    assert not list(world.replica("behind").work.glob("v*"))
+
+
+@pytest.mark.faults
 @pytest.mark.parametrize("died", ["before the decision", "after it", "in an apply"])
 def test_run_goes_on_where_it_died(pairs: Stages, tmp_path: Path, died: str) -> None:
     if died == "before the decision":
