@@ -113,6 +113,11 @@ class World:
             assert self.dcr(site_ranks, "verify", "--site", site)["state"] == sealed["state"]
         return sealed
 
+    def events(self, act: str, since: Mapping[str, int] = {}) -> list[dict[str, Any]]:
+        """What all ranks logged of an act, after the first ``since`` lines of each log."""
+        logs = sorted((self.path / "events").glob(f"{act}-*.jsonl"))
+        return [json.loads(line) for log in logs for line in log.read_text().splitlines()[since.get(log.name, 0) :]]
+
     def replica(self, site: str = "rollout") -> Replica:
         return Replica(self.path / f"replica-{site}", site)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.campaign import errors, hostile, kills, power, ranks, sends, store
+from tests.campaign import errors, hostile, kills, phases, power, ranks, sends, store
 from tests.campaign.arena import Arena
 from tests.campaign.disturb import Bench
 from tests.campaign.report import Report
@@ -40,6 +40,15 @@ def _store(_: Bench, budget: int, report: Report) -> None:
         report.fail("store", failure)
 
 
+def _phases(_: Bench, budget: int, report: Report) -> None:
+    """Ranks that fail in every phase of an act: many minutes, so none of it in a quick run."""
+    counts, failures = phases.run(False) if budget else ({}, [])
+    for name, number in counts.items():
+        report.count("rank_faults", "phases", name, number)
+    for failure in failures:
+        report.fail("phases", failure)
+
+
 # A new section is a room with such a function, and a line here; its counts come into the report by themselves.
 SECTIONS = {
     "kills": Section(kills.run, None, 24),
@@ -49,6 +58,7 @@ SECTIONS = {
     "power": Section(power.run, 1200, 24),
     "hostile": Section(hostile.run, 100_000, 1000),
     "store": Section(_store, 1, 0),
+    "phases": Section(_phases, 1, 0),
 }
 QUICK = ("create", "encode-opened", "refit", "apply", "run")  # scenes
 
