@@ -23,7 +23,7 @@ ACTS = {
 OWNERS = ("receive", "journal", "midway")  # of shards: the site has two, so the ranks from 2 on never come there
 WORKERS = ("fetch", "journal")  # phases in which a part is at hand that only the caller can name
 HOWS = ("kill", "error", "bug", "exit", "_exit", "stop")
-SILENCE_S = 6
+SILENCE_S = 15
 
 
 @dataclass(frozen=True)
