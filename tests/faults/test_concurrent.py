@@ -219,6 +219,20 @@ def _machine(begun: Path) -> type[RuleBasedStateMachine]:
             actor.step(doors)
             actor.silent = True
 
+        @rule(site=st.sampled_from(SITES), act=st.sampled_from(["refit", "apply"]), doors=st.integers(10, 80))
+        def overtake(self, site: str, act: str, doors: int) -> None:
+            """A job is silent in the midst of its work while all that it was about, and one more version, is done."""
+            self._begin(site, lambda: getattr(self.place, act)(site), 2)
+            late = self.jobs[site][-1]
+            late.step(doors)
+            late.silent = True
+            with suppress(*LOST):  # others are at work there
+                self._forward(site)
+                self.still.encode("two", 1 + self._committed_step() % (STEPS - 1), self._committed_step())
+                self.still.refit(site)
+                decide(self.still.ports().catalog, sites=[site], wait_s=0)
+                self.still.apply(site)
+
         def _pick(self, which: int) -> Actor:
             return self.stage.running[which % len(self.stage.running)]
 
