@@ -385,7 +385,7 @@ def _run(begun: Path, examples: int, steps: int) -> None:
 
 
 def test_everybody_at_once(begun: Path) -> None:
-    _run(begun, 20, 40)
+    _run(begun, 6, 40)
 
 
 @pytest.mark.slow
