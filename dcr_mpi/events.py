@@ -90,17 +90,17 @@ class Events:
         """Append one line. Never raises for the log's own troubles."""
         if self.path is None:
             return
-        ts = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="microseconds")
-        head = {
-            "ts": ts,
-            "act": self.act,
-            "subject": self.subject,
-            "rank": self.rank,
-            "size": self.size,
-            "event": event,
-        }
-        line = json.dumps({**head, **fields, **head}, default=_plain, separators=(",", ":")).encode() + b"\n"
-        with self._lock:
+        with self._lock:  # around the clock too: lines are in the order of their times, whichever thread they come from
+            ts = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="microseconds")
+            head = {
+                "ts": ts,
+                "act": self.act,
+                "subject": self.subject,
+                "rank": self.rank,
+                "size": self.size,
+                "event": event,
+            }
+            line = json.dumps({**head, **fields, **head}, default=_plain, separators=(",", ":")).encode() + b"\n"
             try:
                 self._append(line)
             except OSError as error:
