@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..checkpoint import Checkpoint
 from ..digest import lanes_hex, sha256
-from ..errors import BaseMismatch, Conflict, UsageError
+from ..errors import Conflict, UsageError
 from ..jsonable import dumps, loads
 from ..model import Manifest, Open, Policy, Receipt
 from ..wire import PartHeader
 from .baseline import BaselineRecord
 from .chain import Link
-from .next_version import make_tiling
+from .next_version import holds, make_tiling
 from .parts import PartBuilder
 from .ports import Ports
 from .publish import CodecSettings, encoded_receipt, publish, seal
-from .state import check_checkpoint
+from .state import check_checkpoint, check_lanes
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,8 @@ def _plan(ports: Ports, job: AnchorJob) -> _Plan:
         manifest, _ = catalog.sealed(job.version)
     known = record.baseline()
     directory = job.checkpoint
-    if directory is None and known is not None:
-        held = (known.policy_sha256, known.version, known.state) == (policy_sha, manifest.version, manifest.state)
-        directory = Path(known.directory) if held else None
+    if directory is None and known is not None and holds(known, policy_sha, manifest):
+        directory = Path(known.directory)
     if directory is None:
         raise UsageError(
             "checkpoint",
@@ -142,14 +141,8 @@ def publish_anchor(
     )
     published = publish(ports, builder, policy, tiling, version, anchor=True)
     lanes = [lanes_hex((int(a), int(b))) for a, b in published.lanes]
-    for spec, have, want in zip(policy.tensors, lanes, manifest.tensors, strict=True):
-        if have != want:
-            raise BaseMismatch(
-                f"checkpoint {checkpoint.directory}",
-                found=f"tensor {spec.name!r} with digest {have[:16]}",
-                expected=f"{want[:16]}, as in version {version}",
-                remedy=f"give the directory that holds version {version}; it must not change meanwhile",
-            )
+    remedy = f"give the directory that holds version {version}; it must not change meanwhile"
+    check_lanes(f"checkpoint {checkpoint.directory}", policy.tensors, lanes, manifest, remedy)
     if ports.comm.rank == 0:
         ports.catalog.put_manifest(seal(policy, opened, published.entries, lanes, manifest.step), anchor=True)
     ports.comm.barrier("anchor sealed")
@@ -159,7 +152,6 @@ def anchor_due(ports: Ports, version: int, every: int) -> bool:
     """Whether the last ``every`` versions up to ``version`` have no anchor (0: never). Every rank calls it."""
 
     def look() -> bool:
-        recent: Sequence[int] = range(version, max(-1, version - every), -1)
-        return bool(recent) and not any(ports.catalog.has_anchor(v) for v in recent)
+        return not any(ports.catalog.has_anchor(v) for v in range(version, max(-1, version - every), -1))
 
     return every > 0 and ports.once("anchor due", lambda: dumps(look())) == b"true"

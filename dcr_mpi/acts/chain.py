@@ -55,16 +55,24 @@ def committed_after(catalog: Catalog, version: int, until: int | None = None, li
     return links
 
 
-def missing_link(catalog: Catalog, version: int) -> int | None:
-    """The first committed version after ``version`` whose manifest is gone; None where the chain is whole."""
+def following(catalog: Catalog, version: int) -> int | None:
+    """The first version after ``version`` that was not aborted, decided or not; None where there is none (yet)."""
     for number in range(version + 1, catalog.last_opened(version) + 1):
         decision = catalog.decision(number)
-        if decision is None:
-            return None
-        if decision.commit:
-            # What is collected is collected from the old end: where the first link stands, so do the others.
-            return None if catalog.store.stat(catalog.version_key(number, "manifest.json")) is not None else number
+        if decision is None or decision.commit:
+            return number
     return None
+
+
+def missing_link(catalog: Catalog, version: int) -> int | None:
+    """The first committed version after ``version`` whose manifest is gone; None where the chain is whole.
+
+    What is collected is collected from the old end: where the first link stands, so do the others.
+    """
+    number = following(catalog, version)
+    if number is None or catalog.store.stat(catalog.version_key(number, "manifest.json")) is not None:
+        return None
+    return number if catalog.decision(number) is not None else None
 
 
 def foldable(links: Sequence[Link]) -> list[Link]:

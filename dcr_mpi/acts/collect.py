@@ -88,7 +88,7 @@ def collect(catalog: Catalog, retention: Retention, *, dry: bool = False) -> Col
     doomed += _tilings(catalog, seen, {e.key for e in doomed}, retention)
     uploads = 0
     if not dry:
-        for entry in sorted(doomed, key=lambda e: "/parts/" in e.key):
+        for entry in sorted(doomed, key=lambda e: not e.key.endswith("/manifest.json")):
             catalog.store.delete(entry.key)
         uploads = catalog.store.sweep(catalog.name, retention.lease_s)
     return Collected(
@@ -174,13 +174,12 @@ def _versions(
         newest.update(dict.fromkeys(_named(versions[version], "applied"), version))
     out: list[Entry] = []
     for version, leaves in versions.items():
-        old = version < floor
-        if not old and version != floor and not (version < committed and _aborted(catalog, version)):
+        if version > floor and not (version < committed and _aborted(catalog, version)):
             continue
-        gone = version != floor
-        out += leaves.get("manifest", []) if gone else []
-        out += [*leaves.get("parts", []), *(leaves.get("prepared", []) if gone else [])]
-        out += [e for site, e in _named(leaves, "applied").items() if gone and newest[site] != version]
+        out += leaves.get("parts", [])
+        if version != floor:
+            out += [*leaves.get("manifest", []), *leaves.get("prepared", [])]
+            out += [e for site, e in _named(leaves, "applied").items() if newest[site] != version]
     return out
 
 
@@ -198,7 +197,7 @@ def _anchors(
         every = [e for entries in leaves.values() for e in entries]
         unfinished = "manifest" not in leaves and all(e.age_s > retention.lease_s for e in every)
         if version not in kept and version <= committed and ("manifest" in leaves or unfinished):
-            out += [*leaves.get("manifest", []), *(e for e in every if not e.key.endswith("manifest.json"))]
+            out += every
     return out
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..checkpoint import Checkpoint, fingerprint
 from ..digest import add, lanes_hex, lanes_of
-from ..errors import BaseMismatch, Conflict, CorruptInput
+from ..errors import Conflict, CorruptInput
 from ..jsonable import dumps, loads
 from ..model import Manifest, Open, Policy, Receipt
 from ..wire import PartHeader
@@ -17,7 +17,7 @@ from .next_version import EncodeJob, Next, Standing, find_next, find_standing, o
 from .parts import PartBuilder
 from .ports import Ports
 from .publish import encoded_receipt, publish, seal
-from .state import check_checkpoint, check_manifest, checkpoint_lanes
+from .state import check_checkpoint, check_lanes, check_manifest, checkpoint_lanes
 from .tiling import load_tiling
 
 
@@ -103,14 +103,8 @@ def _anchor_base(ports: Ports, job: EncodeJob, policy: Policy, following: Next) 
 
 def _check_base(ports: Ports, base: Checkpoint, policy: Policy, manifest: Manifest) -> None:
     lanes = checkpoint_lanes(ports, base, policy.tensors, "check base")
-    for spec, have, want in zip(policy.tensors, lanes, manifest.tensors, strict=True):
-        if have != want:
-            raise BaseMismatch(
-                f"base checkpoint {base.directory}",
-                found=f"tensor {spec.name!r} with digest {have[:16]}",
-                expected=f"{want[:16]}, as in version {manifest.version}",
-                remedy=f"give the directory that holds version {manifest.version} with --base",
-            )
+    remedy = f"give the directory that holds version {manifest.version} with --base"
+    check_lanes(f"base checkpoint {base.directory}", policy.tensors, lanes, manifest, remedy)
 
 
 def _seal(ports: Ports, job: EncodeJob, manifest: Manifest, files: Mapping[str, Sequence[int]]) -> str:

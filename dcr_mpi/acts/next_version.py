@@ -170,7 +170,7 @@ def _base_directory(
     job: EncodeJob, policy: Policy, policy_sha: str, base: Manifest, known: Source | None
 ) -> tuple[Path, bool]:
     """Where the base is, and whether the record already vouches for its bits."""
-    mine = known if known is not None and _holds(known, policy_sha, base) else None
+    mine = known if known is not None and holds(known, policy_sha, base) else None
     directory = job.base if job.base is not None else Path(mine.directory) if mine is not None else None
     if directory is None:
         raise UsageError(
@@ -197,6 +197,6 @@ def _base_directory(
     return directory, mine is not None and _is_source(mine, directory, policy)
 
 
-def _holds(source: Source, policy_sha: str, version: Manifest) -> bool:
+def holds(source: Source, policy_sha: str, version: Manifest) -> bool:
     """Whether a record is about this very version."""
     return (source.policy_sha256, source.version, source.state) == (policy_sha, version.version, version.state)

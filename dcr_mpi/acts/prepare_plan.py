@@ -10,7 +10,7 @@ from ..digest import sha256
 from ..errors import BaseMismatch, Conflict, GeometryError, NotReady
 from ..jsonable import dumps
 from ..model import Manifest, ReplicaRecord, SiteLayout, Tiling
-from .chain import Link, binding_of, committed_after, foldable
+from .chain import Link, binding_of, committed_after, foldable, following
 from .ports import Ports
 from .replica import RESTORE, Replica
 
@@ -82,11 +82,13 @@ def prepare_plan(ports: Ports, job: PrepareJob, replica: Replica) -> PreparePlan
     version = job.version if job.version is not None else next_version(ports, record, job.wait_s, job.poll_s)
     if version is None:
         return PreparePlan((), record, layout)
-    decision = catalog.decision(version)
     found = catalog.manifest(version)
-    if found is None and decision is not None and decision.commit:
-        raise catalog.collected(version)
-    found = catalog.wait(f"manifest of version {version}", lambda: catalog.manifest(version), job.wait_s, job.poll_s)
+    if found is None:
+        decision = catalog.decision(version)
+        if decision is not None and decision.commit:
+            raise catalog.collected(version)
+        what = f"manifest of version {version}"
+        found = catalog.wait(what, lambda: catalog.manifest(version), job.wait_s, job.poll_s)
     manifest, manifest_sha = found
     check_policy(manifest.policy_sha256, policy_sha, f"manifest of version {version}")
     decision = catalog.decision(version)
@@ -122,11 +124,7 @@ def next_version(
     """The version after a replica's: the first later one that was not aborted; None where there is none (yet)."""
 
     def look() -> int | None:
-        for version in range(record.version + 1, ports.catalog.last_opened(record.version) + 1):
-            decision = ports.catalog.decision(version)
-            if decision is None or decision.commit:
-                return version
-        return None
+        return following(ports.catalog, record.version)
 
     if not wait_s:
         return look()

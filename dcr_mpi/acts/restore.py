@@ -26,6 +26,7 @@ from ..jsonable import dumps, loads
 from ..layout import Placement, make_tiles, tile_words
 from ..lease import Fence
 from ..model import Box, Layout, Policy, ReplicaRecord, Tile
+from ..scratch import Scratch
 from .apply import ApplyJob, apply
 from .create import CreateJob, create_replica
 from .holding import holding
@@ -105,7 +106,7 @@ def restore(ports: Ports, job: RestoreJob) -> Restored:
         unfinished = plan.record.applying is not None or plan.record.version != plan.version
         due = job.write and bool(found.ranges or found.shards or unfinished)
         if due:
-            _mark(ports, replica, plan, fence)
+            _mark(ports, replica, aside, plan, found.shards, fence)
         if ports.comm.rank == 0 and not due:
             replica.drop_sets(plan.version, fence.epoch + 1, sealed=False)
         if ports.comm.rank == 0 and job.write:  # the journals hold all that is needed
@@ -235,7 +236,7 @@ def _patches(
     if found is None:
         return
     datasets, numbers = by_name(found), {d.path: k for k, d in enumerate(found.datasets)}
-    placement = Placement(mine.layout, policy.tensors)
+    placement, scratch = Placement(mine.layout, policy.tensors), Scratch()
     for tile in tiles:
         spec = policy.tensors[tile.tensor]
         for place in placement.find(tile.tensor, tile.box):
@@ -243,27 +244,25 @@ def _patches(
                 continue
             dataset, size = datasets[place.dataset], tile_words(tile, policy.tensors)
             for start in range(0, size, _BLOCK):
-                have = np.empty(min(_BLOCK, size - start), f"<u{dtype(spec.dtype).word_bytes}")
-                want = np.empty_like(have)
+                count, width = min(_BLOCK, size - start), dtype(spec.dtype).word_bytes
+                have, want = scratch.words("have", count, width), scratch.words("want", count, width)
                 mine.read(place, start, start + len(have), have)
                 right.read(place, start, start + len(have), want)
                 offset, length = np.zeros(1, np.int64), np.array([len(have)], np.int64)
                 changes = ports.kernels.changes(have, want, offset, length)
-                count = len(changes.positions)
-                if not count:
+                if not len(changes.positions):
                     continue
                 first, last = start + int(changes.positions[0]), start + int(changes.positions[-1]) + 1
-                box = tile.box
-                damage.append(Damage(spec.name, box, first, last, count, mine.layout.shards[shard].file))
+                file, differ = mine.layout.shards[shard].file, len(changes.positions)
+                damage.append(Damage(spec.name, tile.box, first, last, differ, file))
                 gaps, far = ports.kernels.pack_gaps(changes.positions, changes.counts)
                 where, number = region(dataset, place.box), numbers[dataset.path]
                 assert dataset.offset is not None
                 yield Patch(number, dataset.offset, where, start, len(have), block_digest(want), changes.new, gaps, far)
 
 
-def _mark(ports: Ports, replica: Replica, plan: _Plan, fence: Fence) -> None:
-    """From here on the replica is *applying*; shards that cannot be patched are put in place whole."""
-    aside = Replica(replica.work / "rebuild", replica.site)
+def _mark(ports: Ports, replica: Replica, aside: Replica, plan: _Plan, anew: Sequence[str], fence: Fence) -> None:
+    """From here on the replica is *applying*; shards that cannot be patched (``anew``) are put in place whole."""
     if ports.comm.rank == 0:
         manifest, digest = ports.catalog.sealed(plan.version)
         receipt = ports.receipt("repaired", replica.site, manifest, digest, detail={"binding": _binding(plan)})
@@ -273,10 +272,8 @@ def _mark(ports: Ports, replica: Replica, plan: _Plan, fence: Fence) -> None:
         replica.drop_sets(plan.version, fence.epoch, sealed=True)
         replica.save(dataclasses.replace(plan.record, applying=plan.version))
     ports.comm.barrier("mark of a replica being restored")
-    with replica.checkpoint(plan.layout) as mine:
-        for shard in range(ports.comm.rank, len(plan.layout.shards), ports.comm.size):
-            if _whole(replica, mine, shard, plan.record) is None:
-                path = mine.path(shard)
-                fence.check()
-                durable.copy(aside.directory / path.name, path)
+    for shard in plan.layout.shards[ports.comm.rank :: ports.comm.size]:
+        if shard.file in anew:
+            fence.check()
+            durable.copy(aside.directory / shard.file, replica.directory / shard.file)
     ports.comm.barrier("shards that were no longer there")

@@ -11,7 +11,7 @@ import numpy as np
 from ..checkpoint import Checkpoint
 from ..digest import lanes_hex, lanes_of, state_digest
 from ..dtypes import dtype
-from ..errors import CorruptInput, VerifyFailed
+from ..errors import BaseMismatch, CorruptInput, VerifyFailed
 from ..hdf5 import shard_names
 from ..jsonable import dumps
 from ..layout import Place, Placement, geometry_rows, make_tiles, tile_region, tile_words
@@ -76,6 +76,20 @@ def check_manifest(policy: Policy, manifest: Manifest) -> None:
     remedy = "abort this version (dcr commit --abort) and encode the next"
     what = f"manifest of version {manifest.version}"
     check_digests(what, policy.tensors, manifest.tensors, manifest.state, remedy)
+
+
+def check_lanes(
+    what: str, tensors: Sequence[TensorSpec], lanes: Sequence[str], manifest: Manifest, remedy: str
+) -> None:
+    """Raise BaseMismatch unless a checkpoint's lanes are those of the version; names the first tensor that differs."""
+    for spec, have, want in zip(tensors, lanes, manifest.tensors, strict=True):
+        if have != want:
+            raise BaseMismatch(
+                what,
+                found=f"tensor {spec.name!r} with digest {have[:16]}",
+                expected=f"{want[:16]}, as in version {manifest.version}",
+                remedy=remedy,
+            )
 
 
 def checkpoint_lanes(

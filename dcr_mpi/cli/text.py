@@ -28,7 +28,8 @@ def render(result: dict[str, Any]) -> str:
         )
     lines = [f"{act}: " + ", ".join(_facts(result))]
     if "damage" in result:
-        lines += [_damaged(d) for d in result["damage"]] + [f"  shard {s} made anew" for s in result["shards"]]
+        lines += [f"  {d['shard']}: {damaged(d)}: {d['words']} differ" for d in result["damage"]]
+        lines += [f"  shard {s} made anew" for s in result["shards"]]
     if "floor" in result:
         return "\n".join([_collected(result), *(f"  {key}" for key in result["keys"] if result["dry"])])
     if result.get("seconds"):
@@ -53,10 +54,11 @@ def _facts(result: dict[str, Any]) -> list[str]:
     return facts
 
 
-def _damaged(d: dict[str, Any]) -> str:
+def damaged(d: dict[str, Any]) -> str:
+    """Where a range of damage is."""
     box = d["box"]
     where = f"box {tuple(box['start'])}..{tuple(box['stop'])}, words {d['start']}..{d['stop']}"
-    return f"  {d['shard']}: tensor {d['tensor']!r}, {where}: {d['words']} differ"
+    return f"tensor {d['tensor']!r}, {where}"
 
 
 def _collected(result: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from ..acts.anchor import AnchorJob, anchor
 from ..acts.collect import Retention, collect
 from ..acts.ports import Ports
 from ..acts.replica import RESTORE, Replica
-from ..acts.restore import Damage, Restored, RestoreJob, restore
+from ..acts.restore import Restored, RestoreJob, restore
 from ..acts.state import check_manifest, checkpoint_lanes
 from ..checkpoint import Checkpoint
 from ..config import Config
@@ -18,6 +18,7 @@ from ..errors import NotReady, UsageError, VerifyFailed
 from ..jsonable import dumps, loads, to_plain
 from ..model import Layout, Manifest, Policy
 from .jobs import codec_settings, site_of
+from .text import damaged
 
 Result = dict[str, Any]
 
@@ -69,7 +70,8 @@ def cmd_verify(ports: Ports, config: Config, args: argparse.Namespace) -> Result
     ]
     if wrong and args.scrub:
         found = scrub(ports, config, args.site)
-        first = "; ".join(damage_text(d) for d in found.damage[:5]) or f"shards {list(found.shards)}"
+        told = [f"{damaged(d)} ({d['words']} differ, in {d['shard']})" for d in damage(found)["damage"][:5]]
+        first = "; ".join(told) or f"shards {list(found.shards)}"
         raise VerifyFailed(
             subject,
             found=f"{found.words} words in {found.ranges} ranges with other bits than version {version}: {first}",
@@ -121,7 +123,7 @@ def scrub(ports: Ports, config: Config, site: str) -> Restored:
 
 
 def damage(found: Restored) -> Result:
-    """What was found to differ, as plain data and as lines for people."""
+    """What was found to differ, as plain data."""
     return {
         "version": found.version,
         "ranges": found.ranges,
@@ -129,9 +131,3 @@ def damage(found: Restored) -> Result:
         "shards": list(found.shards),
         "damage": [to_plain(d) for d in found.damage],
     }
-
-
-def damage_text(d: Damage) -> str:
-    """One range of damage in words."""
-    where = f"box {d.box.start}..{d.box.stop}, words {d.start}..{d.stop}"
-    return f"tensor {d.tensor!r}, {where} ({d.words} differ, in {d.shard})"

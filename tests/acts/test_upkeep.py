@@ -26,20 +26,16 @@ from dcr_mpi.acts.patch import patch_file
 from dcr_mpi.acts.prepare_plan import PrepareJob
 from dcr_mpi.acts.restore import Restored, RestoreJob, restore
 from dcr_mpi.errors import BaseMismatch, Conflict, CorruptInput, NotReady, UsageError
-from dcr_mpi.synth import TINY, site_layout, trainer_layout, write_checkpoint
+from dcr_mpi.synth import write_checkpoint
 from tests.acts.local import Local
-from tests.world import scatter_full
+from tests.acts.tiny import SITE, TRAINER, full, write_steps
 
-TRAINER, SITE = trainer_layout(TINY), site_layout(TINY)
 STEPS = 7
 
 
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("steps")
-    for step in range(STEPS):
-        write_checkpoint(folder / f"{step}", TRAINER, step)
-    return [folder / f"{step}" for step in range(STEPS)]
+    return write_steps(tmp_path_factory.mktemp("steps"), STEPS)
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +69,6 @@ def _restore(local: Local, *, write: bool = True) -> Restored:
     return restore(local.site_ports, RestoreJob("s", local.replica.directory, write=write))
 
 
-def _full(step: Path) -> dict[tuple[int, str], bytes]:
-    return scatter_full(step, TRAINER, SITE)
-
-
 def _collect(local: Local, *, anchors: int = 2, lease_s: float = 1e6, dry: bool = False) -> Collected:
     return collect(local.ports.catalog, Retention(anchors, lease_s), dry=dry)
 
@@ -100,7 +92,7 @@ def test_deltas_that_are_cut_alike_are_written_in_one_pass(
 
     monkeypatch.setattr(apply_module, "patch_file", counted)
     assert _catch_up(local) == CaughtUp((1, 2, 4, 5, 6))
-    assert local.words() == _full(steps[6])
+    assert local.words() == full(steps[6])
     assert len(passes) == len(SITE.shards)
     assert _catch_up(local) == CaughtUp(())
 
@@ -113,7 +105,7 @@ def test_where_the_cut_changes_another_pass_begins(local: Local, steps: list[Pat
     tilings = {local.ports.catalog.sealed(v)[0].tiling for v in (6, 7)}
     assert len(tilings) == 2
     assert _catch_up(local) == CaughtUp((1, 2, 4, 5, 6, 7))
-    assert local.words() == _full(tmp_path / "7")
+    assert local.words() == full(tmp_path / "7")
 
 
 def test_a_fold_goes_on_from_what_it_has(local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +125,7 @@ def test_a_fold_goes_on_from_what_it_has(local: Local, steps: list[Path], monkey
         with pytest.raises(CorruptInput, match="middle"):
             _catch_up(local)
     before = local.words()
-    assert before == _full(steps[0])
+    assert before == full(steps[0])
     first = set(landed[:2])
     landed.clear()
 
@@ -145,7 +137,7 @@ def test_a_fold_goes_on_from_what_it_has(local: Local, steps: list[Path], monkey
     assert _catch_up(local).replayed == (1, 2, 4, 5, 6)
     assert landed
     assert not first & set(landed)
-    assert local.words() == _full(steps[6])
+    assert local.words() == full(steps[6])
 
 
 def test_journals_of_a_fold_are_no_journals_of_its_last_version(local: Local, steps: list[Path]) -> None:
@@ -160,7 +152,7 @@ def test_journals_of_a_fold_are_no_journals_of_its_last_version(local: Local, st
     local.replica.save(moved)
     with pytest.raises(BaseMismatch, match="from version 0"):
         local.apply(6)
-    assert local.words() == _full(steps[0])
+    assert local.words() == full(steps[0])
 
 
 # -- anchors ------------------------------------------------------------------------------------------------------
@@ -170,9 +162,9 @@ def test_a_new_replica_starts_from_the_newest_anchor(local: Local, steps: list[P
     shutil.rmtree(local.replica.directory)
     record, created = create_replica(local.site_ports, CreateJob("s", local.replica.directory))
     assert (record.version, created) == (5, True)
-    assert local.words() == _full(steps[5])
+    assert local.words() == full(steps[5])
     assert _catch_up(local).replayed == (6,)
-    assert local.words() == _full(steps[6])
+    assert local.words() == full(steps[6])
 
 
 def test_an_anchor_is_of_a_committed_version_and_of_its_bits(local: Local, steps: list[Path]) -> None:
@@ -248,7 +240,7 @@ def test_a_flipped_bit_is_found_and_mended_alone(local: Local, steps: list[Path]
     assert local.words() == broken, "looking changes nothing"
     mended = _restore(local)
     assert (mended.ranges, mended.words, mended.written) == (1, 1, True)
-    assert local.words() == _full(steps[6])
+    assert local.words() == full(steps[6])
     assert _restore(local).ranges == 0
     assert not (local.replica.work / "rebuild").exists()
 
@@ -265,7 +257,7 @@ def test_a_shard_that_is_no_longer_one_is_made_anew(local: Local, steps: list[Pa
         path.write_bytes(bytes(path.stat().st_size))
     found = _restore(local)
     assert found.shards == (SITE.shards[1].file,)
-    assert local.words() == _full(steps[6])
+    assert local.words() == full(steps[6])
 
 
 def test_an_apply_whose_journals_are_gone(local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,11 +278,11 @@ def test_an_apply_whose_journals_are_gone(local: Local, steps: list[Path], monke
         with pytest.raises(CorruptInput, match="power"):
             local.apply(6)
     local.replica.drop_journals(6)
-    assert local.words() not in (_full(steps[0]), _full(steps[6]))
+    assert local.words() not in (full(steps[0]), full(steps[6]))
     with pytest.raises(NotReady, match="dcr repair"):
         local.apply()
     assert _restore(local).version == 6
-    assert local.words() == _full(steps[6])
+    assert local.words() == full(steps[6])
     assert local.replica.need().applying is None
 
 
@@ -316,7 +308,7 @@ def test_a_repair_that_was_interrupted_is_run_again(
             with pytest.raises(Killed):
                 _restore(local)
     _restore(local)
-    assert local.words() == _full(steps[6])
+    assert local.words() == full(steps[6])
     assert local.replica.need().applying is None
 
 
@@ -327,7 +319,7 @@ def test_what_an_earlier_repair_left_is_of_no_use(local: Local, steps: list[Path
     rebuilt = local.replica.work / "rebuild"
     os.truncate(rebuilt / SITE.shards[0].file, 100)
     _restore(local)
-    assert local.words() == _full(steps[6])
+    assert local.words() == full(steps[6])
 
 
 def test_nothing_to_restore_from(local: Local) -> None:
@@ -349,7 +341,7 @@ def test_everything_stays_that_a_site_still_needs(local: Local, steps: list[Path
     assert not any("anchors/000005" in key or "anchors/000000" in key for key in gone)
     assert all("versions/000003" in key for key in gone if "/versions/" in key), "the aborted one alone"
     assert _catch_up(local).replayed == (1, 2, 4, 5, 6)
-    assert local.words() == _full(steps[6])
+    assert local.words() == full(steps[6])
 
 
 def test_what_no_site_needs_goes(local: Local, steps: list[Path]) -> None:
@@ -367,7 +359,7 @@ def test_what_no_site_needs_goes(local: Local, steps: list[Path]) -> None:
     shutil.rmtree(local.replica.directory)
     create_replica(local.site_ports, CreateJob("s", local.replica.directory))
     assert _catch_up(local).replayed == (6,)
-    assert local.words() == _full(steps[6])
+    assert local.words() == full(steps[6])
     local.encode(steps[1])  # the numbering goes on
     assert local.ports.catalog.last_opened() == 7
 
@@ -379,7 +371,7 @@ def test_a_site_whose_lease_ran_out_comes_back_by_an_anchor(local: Local, steps:
     with pytest.raises(NotReady, match=r"version 1 .*collected"):
         local.prepare()
     assert _catch_up(local) == CaughtUp((), 6)
-    assert local.words() == _full(steps[6])
+    assert local.words() == full(steps[6])
 
 
 def test_a_site_that_is_being_made_holds_its_anchor(local: Local) -> None:

@@ -31,22 +31,19 @@ class Section:
     quick: int
 
 
-def _store(_: Bench, budget: int, report: Report) -> None:
-    """Faults of the store over every request of a version's cycle: many minutes, so none of it in a quick run."""
-    counts, failures = store.run(False) if budget else ({}, [])
-    for name, number in counts.items():
-        report.count("store_faults", "store", name, number)
-    for failure in failures:
-        report.fail("store", failure)
+def _sweep(
+    name: str, total: str, run: Callable[[bool], tuple[dict[str, int], list[str]]]
+) -> Callable[[Bench, Any, Report], None]:
+    """A section out of a room that counts for itself: many minutes, so none of it in a quick run."""
 
+    def section(_: Bench, budget: int, report: Report) -> None:
+        counts, failures = run(False) if budget else ({}, [])
+        for case, number in counts.items():
+            report.count(total, name, case, number)
+        for failure in failures:
+            report.fail(name, failure)
 
-def _phases(_: Bench, budget: int, report: Report) -> None:
-    """Ranks that fail in every phase of an act: many minutes, so none of it in a quick run."""
-    counts, failures = phases.run(False) if budget else ({}, [])
-    for name, number in counts.items():
-        report.count("rank_faults", "phases", name, number)
-    for failure in failures:
-        report.fail("phases", failure)
+    return section
 
 
 # A new section is a room with such a function, and a line here; its counts come into the report by themselves.
@@ -57,8 +54,8 @@ SECTIONS = {
     "errors": Section(errors.run, 1200, 16),
     "power": Section(power.run, 1200, 24),
     "hostile": Section(hostile.run, 100_000, 1000),
-    "store": Section(_store, 1, 0),
-    "phases": Section(_phases, 1, 0),
+    "store": Section(_sweep("store", "store_faults", store.run), 1, 0),
+    "phases": Section(_sweep("phases", "rank_faults", phases.run), 1, 0),
 }
 QUICK = ("create", "encode-opened", "refit", "apply", "run")  # scenes
 

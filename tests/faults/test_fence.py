@@ -18,20 +18,15 @@ from dcr_mpi.acts.target import ShardTarget
 from dcr_mpi.errors import Conflict, DcrError
 from dcr_mpi.journal import Binding, Frame, JournalWriter, read_journal
 from dcr_mpi.lease import Fence, Lease
-from dcr_mpi.synth import TINY, site_layout, trainer_layout, write_checkpoint
 from tests.acts.local import Local
-from tests.world import scatter_full
+from tests.acts.tiny import SITE, TRAINER, full, write_steps
 
-TRAINER, SITE = trainer_layout(TINY), site_layout(TINY)
 BINDING = Binding("0" * 64, "a.h5", "1" * 64)
 
 
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("steps")
-    for step in range(3):
-        write_checkpoint(folder / f"{step}", TRAINER, step)
-    return [folder / f"{step}" for step in range(3)]
+    return write_steps(tmp_path_factory.mktemp("steps"), 3)
 
 
 @pytest.fixture
@@ -39,10 +34,6 @@ def local(tmp_path: Path, steps: list[Path]) -> Local:
     made = Local(tmp_path, TRAINER, SITE)
     made.begin(steps[0])
     return made
-
-
-def _full(step: Path) -> dict[tuple[int, str], bytes]:
-    return scatter_full(step, TRAINER, SITE)
 
 
 def _meanwhile(monkeypatch: pytest.MonkeyPatch, where: object, name: str, course: Callable[[], None]) -> list[int]:
@@ -78,7 +69,7 @@ def test_a_late_job_does_not_patch_a_newer_version(
     with pytest.raises(Conflict, match="another job that took it over"):
         local.apply()
     assert calls
-    assert local.words() == _full(steps[2])
+    assert local.words() == full(steps[2])
     assert local.replica.need().version == 2
     assert local.prepare() is None, "and the lease is free again"
 
@@ -100,10 +91,10 @@ def test_a_late_rank_0_changes_neither_record_nor_journals(
     _meanwhile(monkeypatch, apply_module, at, course)
     with pytest.raises(DcrError):
         local.apply()
-    assert local.words() == _full(steps[1])
+    assert local.words() == full(steps[1])
     local.commit()
     assert local.apply().version == 2, "what the successor prepared is whole"
-    assert local.words() == _full(steps[2])
+    assert local.words() == full(steps[2])
 
 
 def test_a_late_prepare_writes_journals_of_its_own(
@@ -126,7 +117,7 @@ def test_a_late_prepare_writes_journals_of_its_own(
     assert {path: path.read_bytes() for path in seen} == seen
     local.commit()
     local.apply()
-    assert local.words() == _full(steps[1])
+    assert local.words() == full(steps[1])
 
 
 def test_a_late_creation_publishes_nothing(tmp_path: Path, steps: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

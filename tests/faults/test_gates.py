@@ -26,20 +26,15 @@ from dcr_mpi.errors import (
 )
 from dcr_mpi.jsonable import dumps
 from dcr_mpi.lease import Lease
-from dcr_mpi.synth import TINY, site_layout, trainer_layout, write_checkpoint
+from dcr_mpi.synth import TINY, trainer_layout, write_checkpoint
 from tests.acts.local import Local
-from tests.world import scatter_full
-
-TRAINER, SITE = trainer_layout(TINY), site_layout(TINY)
+from tests.acts.tiny import SITE, TRAINER, full, write_steps
 
 
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Checkpoints of steps 0 to 3."""
-    folder = tmp_path_factory.mktemp("steps")
-    for step in range(4):
-        write_checkpoint(folder / f"{step}", TRAINER, step)
-    return [folder / f"{step}" for step in range(4)]
+    return write_steps(tmp_path_factory.mktemp("steps"), 4)
 
 
 @pytest.fixture
@@ -47,10 +42,6 @@ def local(tmp_path: Path, steps: list[Path]) -> Local:
     made = Local(tmp_path, TRAINER, SITE)
     made.begin(steps[0])
     return made
-
-
-def _full(step: Path) -> dict[tuple[int, str], bytes]:
-    return scatter_full(step, TRAINER, SITE)
 
 
 def _flip(local: Local, shard: int, dataset: str, byte: int) -> None:
@@ -67,7 +58,7 @@ def test_three_versions(local: Local, steps: list[Path]) -> None:
     for step in (1, 2, 3):
         sealed = local.cycle(steps[step])
         assert (sealed.version, sealed.base) == (step, step - 1)
-        assert local.words() == _full(steps[step])
+        assert local.words() == full(steps[step])
     assert local.prepare() is None
 
 
@@ -95,7 +86,7 @@ def test_a_bit_flipped_between_prepare_and_apply_is_found_before_the_block_is_wr
         local.apply()
     _flip(local, 0, "0/qkv", 4)
     local.apply()
-    assert local.words() == _full(steps[1])
+    assert local.words() == full(steps[1])
 
 
 def test_stale_and_skipped_versions(local: Local, steps: list[Path], tmp_path: Path) -> None:
@@ -113,7 +104,7 @@ def test_stale_and_skipped_versions(local: Local, steps: list[Path], tmp_path: P
     for version in (1, 2):
         late.prepare(version)
         late.apply(version)
-    assert late.words() == _full(steps[2])
+    assert late.words() == full(steps[2])
 
 
 def test_applied_twice_is_applied_once(local: Local, steps: list[Path]) -> None:
@@ -136,7 +127,7 @@ def test_abort_is_free_and_the_next_delta_is_made_from_the_last_commit(local: Lo
     assert local.words() == before
     sealed = local.cycle(steps[2])
     assert (sealed.version, sealed.base) == (2, 0)
-    assert local.words() == _full(steps[2])
+    assert local.words() == full(steps[2])
     with pytest.raises(Conflict, match="aborted"):
         local.prepare(1)
 
@@ -165,7 +156,7 @@ def test_a_site_that_was_not_waited_for_prepares_and_applies_late(local: Local, 
         local.apply(1)
     local.prepare()
     local.apply()
-    assert local.words() == _full(steps[1])
+    assert local.words() == full(steps[1])
 
 
 def test_two_publishers_of_one_version(local: Local, steps: list[Path], tmp_path: Path) -> None:
@@ -344,4 +335,4 @@ def test_the_publisher_restarts(local: Local, steps: list[Path], tmp_path: Path)
 def test_three_steps_between_refits(local: Local, steps: list[Path]) -> None:
     """What changed in a step that was never sent by itself is still sent."""
     assert local.cycle(steps[3]).version == 1
-    assert local.words() == _full(steps[3])
+    assert local.words() == full(steps[3])
