@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
@@ -24,7 +24,11 @@ from .retry import Operation, Transient
 from .verdict import verdict
 
 _COMPARE = 8 * MIB
-_ESSENTIAL = {"create_multipart_upload": "UploadId", "list_multipart_uploads": "IsTruncated"}
+_ESSENTIAL = {
+    "create_multipart_upload": "UploadId",
+    "list_multipart_uploads": "IsTruncated",
+    "list_objects_v2": "IsTruncated",
+}
 log = logging.getLogger(__name__)
 
 
@@ -89,33 +93,35 @@ class S3Store:
 
     def sweep(self, prefix: str, older_than_s: float) -> int:
         """Abort multipart uploads begun more than ``older_than_s`` seconds ago by the store's own clock."""
-        where = {"Prefix": self._prefix + (check_key(prefix) + "/" if prefix else "")}
         op, dropped = self._operation("sweep", prefix), 0
-        while True:
-            page = op.attempt(partial(self._ask, op, "list_multipart_uploads", **where))
-            limit = parsedate_to_datetime(page["ResponseMetadata"]["HTTPHeaders"]["date"]) - timedelta(0, older_than_s)
+        markers = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
+        for page, now in self._pages(op, "list_multipart_uploads", prefix, markers):
             for upload in page.get("Uploads", ()):
-                if upload["Initiated"] <= limit:
+                if upload["Initiated"] <= now - timedelta(0, older_than_s):
                     name = {"Key": upload["Key"], "UploadId": upload["UploadId"]}
                     abort = partial(self._ask, op, "abort_multipart_upload", "NoSuchUpload", **name)
                     dropped += not op.attempt(abort)["Code"]
-            if not page.get("IsTruncated"):
-                return dropped
-            where |= {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+        return dropped
 
     def walk(self, prefix: str) -> Iterator[Entry]:
         """Pages of ListObjectsV2; ages by the clock in the answers' own headers."""
-        where = {"Prefix": self._prefix + (check_key(prefix) + "/" if prefix else "")}
-        op = self._operation("list", prefix)
-        while True:
-            page = op.attempt(partial(self._ask, op, "list_objects_v2", **where))
-            now = parsedate_to_datetime(page["ResponseMetadata"]["HTTPHeaders"]["date"])
+        markers = {"ContinuationToken": "NextContinuationToken"}
+        for page, now in self._pages(self._operation("list", prefix), "list_objects_v2", prefix, markers):
             for found in page.get("Contents", ()):
                 if is_key(key := found["Key"].removeprefix(self._prefix)):
                     yield Entry(key, found["Size"], max(0.0, (now - found["LastModified"]).total_seconds()))
+
+    def _pages(
+        self, op: Operation, method: str, prefix: str, markers: dict[str, str]
+    ) -> Iterator[tuple[dict[str, Any], datetime]]:
+        """Every page of a listing with the store's own time; ``markers``: what to ask of the next by what this says."""
+        where = {"Prefix": self._prefix + (check_key(prefix) + "/" if prefix else "")}
+        while True:
+            page = op.attempt(partial(self._ask, op, method, **where))
+            yield page, parsedate_to_datetime(page["ResponseMetadata"]["HTTPHeaders"]["date"])
             if not page.get("IsTruncated"):
                 return
-            where |= {"ContinuationToken": page["NextContinuationToken"]}
+            where |= {asked: page[told] for asked, told in markers.items()}
 
     def delete(self, key: str) -> bool:
         """DELETE of an object that was there; a reply that was lost makes the second try find nothing."""

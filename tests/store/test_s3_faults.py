@@ -71,6 +71,14 @@ def test_each_request_of_an_upload_may_fail_once(bench: Bench, name: str, size: 
     assert not bench.uploads()
 
 
+@pytest.mark.parametrize("name", [name for name in PASSING if not name.startswith("upload")])
+def test_a_listing_is_whole_or_fails(bench: Bench, name: str) -> None:
+    """The collector deletes by what a listing shows: one that is cut short must not pass for a short one."""
+    bench.proxy.script(Rule(PASSING[name]))
+    assert [entry.key for entry in bench.store.walk("")] == ["k"]
+    assert bench.proxy.rules[0].met
+
+
 @pytest.mark.parametrize("name", ["slow down", "internal", "gateway", "reset", "hang up", "conflict", "stall"])
 def test_what_does_not_pass_ends_bounded(bench: Bench, name: str) -> None:
     bench.proxy.script(Rule(PASSING[name], times=ALWAYS))
