@@ -57,7 +57,10 @@ class Next:
 
 
 def find_standing(catalog: Catalog, job: EncodeJob) -> Standing:
-    """The last committed version, where it was made of these very shards: a re-run."""
+    """The last committed version, where it was made of these very shards: a re-run.
+
+    Shards that another publisher went on from are none: brought in again, they are a new version.
+    """
     record = BaselineRecord(job.state_directory)
     record.settle(catalog)
     known = record.baseline()
@@ -66,8 +69,14 @@ def find_standing(catalog: Catalog, job: EncodeJob) -> Standing:
     policy, policy_sha = catalog.policy()
     if known.policy_sha256 != policy_sha or not _is_source(known, job.new, policy):
         return Standing()
-    manifest, digest = catalog.sealed(known.version)
-    return Standing(digest, manifest)
+    manifest, digest = catalog.last_committed(_decided(catalog, known.version))
+    return Standing(digest, manifest) if manifest.version == known.version else Standing()
+
+
+def _decided(catalog: Catalog, hint: int) -> int:
+    """The newest version with a decision; only the newest that was opened can lack one."""
+    newest = catalog.last_opened(hint)
+    return newest if catalog.decision(newest) is not None else newest - 1
 
 
 def _is_source(source: Source, directory: Path, policy: Policy) -> bool:
@@ -93,8 +102,7 @@ def find_next(catalog: Catalog, job: EncodeJob, policy: Policy) -> Next:
     known = record.baseline()
     if known is not None:
         check_policy(known.policy_sha256, policy_sha, f"the publisher's record in {job.state_directory}")
-    newest = catalog.last_opened(known.version if known is not None else 0)
-    version = newest if catalog.decision(newest) is None else newest + 1
+    version = _decided(catalog, known.version if known is not None else 0) + 1
     if job.version is not None and job.version != version:
         raise UsageError(
             "version",

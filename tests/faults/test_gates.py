@@ -171,6 +171,30 @@ def test_two_publishers_of_one_version(local: Local, steps: list[Path], tmp_path
     assert other.encode(steps[1], base=steps[0]).version == 1
 
 
+def test_a_publisher_that_goes_back_is_heard(local: Local, steps: list[Path], tmp_path: Path) -> None:
+    """Another publisher went on from our version; our old shards, brought in again, are a new version, not a re-run."""
+    local.cycle(steps[1])
+    assert local.encode(steps[1]).version == 1, "a re-run, as long as nobody went on"
+    other = Local(tmp_path, TRAINER, SITE)
+    for record in (tmp_path / "state").iterdir():
+        record.rename(tmp_path / record.name)
+    other.encode(steps[2], base=steps[1])
+    for record in (tmp_path / "state").iterdir():
+        record.unlink()
+    for record in tmp_path.glob("*.json"):
+        record.rename(tmp_path / "state" / record.name)
+    other.prepare()
+    other.commit()
+    other.apply()
+    assert local.words() == full(steps[2])
+    again = local.encode(steps[1], base=steps[2])
+    assert again.version == 3
+    local.prepare()
+    local.commit()
+    local.apply()
+    assert local.words() == full(steps[1])
+
+
 def test_a_wrong_base_directory_is_refused(local: Local, steps: list[Path], tmp_path: Path) -> None:
     local.cycle(steps[1])
     with pytest.raises(BaseMismatch, match="base checkpoint"):
