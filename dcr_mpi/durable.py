@@ -17,7 +17,7 @@ import shutil
 import socket
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from .errors import ResourceError, from_os_error
@@ -28,6 +28,10 @@ StrPath = str | os.PathLike[str]
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _NO_DIR_FSYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF}
 _AT_FDCWD, _RENAME_NOREPLACE = -100, 1
+
+
+def _always() -> None:
+    """Nothing stands in the way."""
 
 
 @contextmanager
@@ -63,13 +67,18 @@ def write_once(path: StrPath, data: Buffer) -> bool:
     return created
 
 
-def replace(path: StrPath, data: Buffer) -> None:
-    """Give ``path`` the content ``data``: readers see the old file or the new one, also after a crash."""
+def replace(path: StrPath, data: Buffer, allowed: Callable[[], None] = _always) -> None:
+    """Give ``path`` the content ``data``: readers see the old file or the new one, also after a crash.
+
+    ``allowed`` is called when the new content is durable, just before it takes the name; what it raises leaves the
+    old file.
+    """
     with _doing(f"replacing {path}"):
         temp = _write_temp(path, data)
         try:
+            allowed()
             os.replace(temp, path)
-        except OSError:
+        except BaseException:
             os.unlink(temp)
             raise
     fsync_dir(_parent(path))
@@ -82,7 +91,7 @@ def rename(temp: StrPath, path: StrPath) -> None:
     fsync_dir(_parent(path))
 
 
-def copy(source: StrPath, path: StrPath) -> None:
+def copy(source: StrPath, path: StrPath, allowed: Callable[[], None] = _always) -> None:
     """Give ``path`` the content of a file, as :func:`replace` does, without holding it in memory."""
     with _doing(f"copying {source} to {path}"):
         temp = _write_temp(path, b"")
@@ -90,8 +99,9 @@ def copy(source: StrPath, path: StrPath) -> None:
             shutil.copyfile(source, temp)
             with open(temp, "rb+") as file:
                 os.fsync(file.fileno())
+            allowed()
             os.replace(temp, path)
-        except OSError:
+        except BaseException:
             with suppress(OSError):
                 os.unlink(temp)
             raise

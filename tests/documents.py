@@ -90,7 +90,7 @@ def _decide(world: Local) -> object:
 
 
 def _prepare_anew(world: Local) -> object:
-    world.replica.drop_journals(2)
+    world.drop_journals(2)
     return world.prepare(2)
 
 

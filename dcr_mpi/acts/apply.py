@@ -74,14 +74,12 @@ def apply(ports: Ports, job: ApplyJob) -> Receipt:
             with ports.events.stage("check"):
                 _check_journals(ports, replica, plan, fence)
             if ports.comm.rank == 0:
-                fence.check()
-                replica.save(dataclasses.replace(plan.record, applying=manifest.version))
+                replica.save(dataclasses.replace(plan.record, applying=manifest.version), fence)
             ports.comm.barrier("mark of a version being applied")
             _roll_forward(ports, replica, plan, fence)
             if job.full:
                 _verify(ports, replica, plan)
             if ports.comm.rank == 0:
-                fence.check()
                 replica.save(
                     dataclasses.replace(
                         plan.record,
@@ -89,7 +87,8 @@ def apply(ports: Ports, job: ApplyJob) -> Receipt:
                         state=manifest.state,
                         tensors=manifest.tensors,
                         applying=None,
-                    )
+                    ),
+                    fence,
                 )
         raw = ports.once("applied receipt", lambda: dumps(_close(ports, job, replica, plan, fence)))
         return loads(Receipt, raw, "applied receipt")
@@ -123,8 +122,7 @@ def _plan(ports: Ports, job: ApplyJob, replica: Replica, fence: Fence) -> _Plan:
     decision = catalog.wait(f"decision on version {version}", lambda: catalog.decision(version), job.wait_s, job.poll_s)
     check_policy(decision.policy_sha256, policy_sha, f"decision on version {version}")
     if not decision.commit:
-        fence.check()
-        replica.drop_journals(version)
+        replica.drop_journals(version, fence)
         if job.version is not None and version != record.version:
             raise Conflict(
                 f"version {version}",
@@ -256,15 +254,14 @@ def _close(ports: Ports, job: ApplyJob, replica: Replica, plan: _Plan, fence: Fe
     )
     if plan.action != "discard":
         standing = ports.catalog.put_receipt(receipt) if job.report else receipt
-        fence.check()
-        _tidy(ports, replica, plan.manifest.version)
+        _tidy(ports, replica, plan.manifest.version, fence)
         return receipt if plan.action == "done" else standing
     return receipt
 
 
-def _tidy(ports: Ports, replica: Replica, version: int) -> None:
+def _tidy(ports: Ports, replica: Replica, version: int, fence: Fence) -> None:
     """Remove the journals of a version and of older ones, and of those that were aborted and never looked at again."""
     for number in replica.journaled():
         decision = ports.catalog.decision(number) if number > version else None
         if number <= version or (decision is not None and not decision.commit):
-            replica.drop_journals(number)
+            replica.drop_journals(number, fence)

@@ -204,8 +204,7 @@ def _fill(ports: Ports, job: CreateJob, replica: Replica, policy: Policy, plan: 
         target.discard()
         raise
     if ports.comm.rank == 0:
-        fence.check()
-        replica.mark_creating(_creating(layout))
+        replica.mark_creating(_creating(layout), fence)
     ports.comm.barrier("mark of a replica being created")
     target.publish(layout, fence.check)
     ports.comm.barrier("all new shards in place")
@@ -215,8 +214,7 @@ def _fill(ports: Ports, job: CreateJob, replica: Replica, policy: Policy, plan: 
         record = ReplicaRecord(
             job.site, plan.policy_sha256, sha256(dumps(layout)), m.version, m.state, m.tensors, files
         )
-        fence.check()
-        replica.save(record)
+        replica.save(record, fence)
         fence.check()
         durable.remove(replica.work / "creating")
 

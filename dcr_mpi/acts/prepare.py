@@ -7,7 +7,6 @@ import shutil
 
 import numpy as np
 
-from .. import durable
 from ..digest import Lanes, add, lanes_hex, lanes_of
 from ..errors import ResourceError, VerifyFailed
 from ..hdf5 import Inventory
@@ -22,7 +21,7 @@ from .holding import holding
 from .ports import Ports
 from .prepare_plan import PrepareJob, PreparePlan, check_fits, prepare_plan
 from .relay import relay
-from .replica import RESTORE, Replica, journal, prepared
+from .replica import RESTORE, Replica, journal
 from .state import check_digests, check_manifest
 from .tiling import load_tiling
 
@@ -127,8 +126,7 @@ def _make_room(ports: Ports, replica: Replica, manifest: Manifest, changed: int,
     """
     short = int(ports.comm.sum(np.array([missing], np.uint64), "parts missing")[0])
     if ports.comm.rank == 0:
-        fence.check()
-        replica.drop_sets(manifest.version, fence.epoch, sealed=False)
+        replica.drop_sets(manifest.version, fence.epoch, fence, sealed=False)
     if short and ports.comm.rank == 0:
         width = manifest.dense_bytes / max(manifest.elements, 1)
         need = int(min(manifest.dense_bytes, changed * (1 + width)))
@@ -184,10 +182,8 @@ def _seal(ports: Ports, job: PrepareJob, replica: Replica, plan: PreparePlan, ti
         },
     )
     receipt = dataclasses.replace(receipt, base=plan.record.version)
-    fence.check()
-    durable.replace(prepared(replica.journals(manifest.version, fence.epoch)), dumps(receipt))
+    replica.seal(manifest.version, receipt, fence)
     if job.report:
         ports.catalog.put_receipt(receipt)
-    fence.check()
-    replica.drop_sets(manifest.version, fence.epoch, sealed=True)
+    replica.drop_sets(manifest.version, fence.epoch, fence, sealed=True)
     return receipt

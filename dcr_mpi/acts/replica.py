@@ -14,7 +14,8 @@ from ..errors import BaseMismatch, CorruptInput, GeometryError, NotReady, from_o
 from ..hdf5 import Inventory
 from ..journal import Binding
 from ..jsonable import dumps, loads
-from ..model import Layout, ReplicaRecord
+from ..lease import Fence
+from ..model import Layout, Receipt, ReplicaRecord
 
 RESTORE = "Restore it: dcr repair --site SITE; or remove it, then dcr init --site SITE and dcr refit --catch-up"
 
@@ -55,9 +56,9 @@ class Replica:
             )
         return record
 
-    def save(self, record: ReplicaRecord) -> None:
+    def save(self, record: ReplicaRecord, fence: Fence) -> None:
         durable.make_dirs(str(self.work))
-        durable.replace(str(self.work / "replica.json"), dumps(record))
+        durable.replace(str(self.work / "replica.json"), dumps(record), fence.check)
 
     def creating(self) -> str:
         """Digest of the layout whose shards are being put in place, "" where none are."""
@@ -66,9 +67,9 @@ class Replica:
         except OSError:
             return ""
 
-    def mark_creating(self, layout_sha256: str) -> None:
+    def mark_creating(self, layout_sha256: str, fence: Fence) -> None:
         """Say durably that shards of this layout, without a record yet, are ours: a killed creation may go on."""
-        durable.replace(str(self.work / "creating"), layout_sha256.encode())
+        durable.replace(str(self.work / "creating"), layout_sha256.encode(), fence.check)
 
     def journals(self, version: int, epoch: int) -> Path:
         """The set of a version's journals that the job with this lease epoch writes: no other job ever does."""
@@ -85,16 +86,23 @@ class Replica:
     def sealed_versions(self) -> list[int]:
         return sorted({int(p.parts[-3][1:]) for p in self.work.glob("v*/e*/prepared.json")})
 
-    def drop_sets(self, version: int, before: int, *, sealed: bool) -> None:
+    def seal(self, version: int, receipt: Receipt, fence: Fence) -> None:
+        """The local receipt that finishes this job's set of a version's journals."""
+        durable.replace(prepared(self.journals(version, fence.epoch)), dumps(receipt), fence.check)
+
+    def drop_sets(self, version: int, before: int, fence: Fence, *, sealed: bool) -> None:
         """Remove a version's sets of epochs ``before`` this one, finished ones too where ``sealed``."""
         for folder in self.sets(version):
             if int(folder.name[1:]) < before and (sealed or not prepared(folder).exists()):
+                fence.check()
                 _drop(folder)
 
-    def drop_journals(self, version: int) -> None:
+    def drop_journals(self, version: int, fence: Fence) -> None:
         """Remove all of a version's journals."""
         for folder in self.sets(version):
+            fence.check()
             _drop(folder)
+        fence.check()
         if self._sets(version).exists():
             shutil.rmtree(self._sets(version), ignore_errors=True)
             durable.fsync_dir(str(self.work))

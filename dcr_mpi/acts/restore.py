@@ -33,7 +33,7 @@ from .holding import holding
 from .ports import Ports
 from .prepare_plan import PrepareJob
 from .replay import replay
-from .replica import Replica, journal, prepared
+from .replica import Replica, journal
 
 _BLOCK = 1 << 18  # words that are compared, and journalled, at a time
 _NAMED = 100  # ranges that are named; all are counted
@@ -108,7 +108,7 @@ def restore(ports: Ports, job: RestoreJob) -> Restored:
         if due:
             _mark(ports, replica, aside, plan, found.shards, fence)
         if ports.comm.rank == 0 and not due:
-            replica.drop_sets(plan.version, fence.epoch + 1, sealed=False)
+            replica.drop_sets(plan.version, fence.epoch + 1, fence, sealed=False)
         if ports.comm.rank == 0 and job.write:  # the journals hold all that is needed
             shutil.rmtree(aside.directory, ignore_errors=True)
     if due:
@@ -266,14 +266,11 @@ def _mark(ports: Ports, replica: Replica, aside: Replica, plan: _Plan, anew: Seq
     if ports.comm.rank == 0:
         manifest, digest = ports.catalog.sealed(plan.version)
         receipt = ports.receipt("repaired", replica.site, manifest, digest, detail={"binding": _binding(plan)})
-        fence.check()
-        own = replica.journals(plan.version, fence.epoch)
-        durable.replace(prepared(own), dumps(dataclasses.replace(receipt, base=None)))
-        replica.drop_sets(plan.version, fence.epoch, sealed=True)
-        replica.save(dataclasses.replace(plan.record, applying=plan.version))
+        replica.seal(plan.version, dataclasses.replace(receipt, base=None), fence)
+        replica.drop_sets(plan.version, fence.epoch, fence, sealed=True)
+        replica.save(dataclasses.replace(plan.record, applying=plan.version), fence)
     ports.comm.barrier("mark of a replica being restored")
     for shard in plan.layout.shards[ports.comm.rank :: ports.comm.size]:
         if shard.file in anew:
-            fence.check()
-            durable.copy(aside.directory / shard.file, replica.directory / shard.file)
+            durable.copy(aside.directory / shard.file, replica.directory / shard.file, fence.check)
     ports.comm.barrier("shards that were no longer there")

@@ -21,7 +21,8 @@ from dcr_mpi.catalog import Catalog
 from dcr_mpi.comm import Solo
 from dcr_mpi.events import Events
 from dcr_mpi.kernels import get_kernels
-from dcr_mpi.model import Layout, Receipt
+from dcr_mpi.lease import Lease
+from dcr_mpi.model import Layout, Receipt, ReplicaRecord
 from dcr_mpi.signing import NO_KEYS, Keyring
 from dcr_mpi.store import open_store
 from tests.world import read_all
@@ -67,6 +68,15 @@ class Local:
 
     def prepare(self, version: int | None = None) -> Receipt | None:
         return prepare(self.site_ports, PrepareJob("s", self.replica.directory, version))
+
+    def drop_journals(self, version: int) -> None:
+        with Lease(self.replica.work) as lease:
+            self.replica.drop_journals(version, lease)
+
+    def save(self, record: ReplicaRecord) -> None:
+        """Give the replica another record."""
+        with Lease(self.replica.work) as lease:
+            self.replica.save(record, lease)
 
     def commit(self) -> None:
         assert decide(self.ports.catalog, wait_s=1).commit

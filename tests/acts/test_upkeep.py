@@ -149,7 +149,7 @@ def test_journals_of_a_fold_are_no_journals_of_its_last_version(local: Local, st
     record = local.replica.need()
     manifest, _ = local.ports.catalog.sealed(5)
     moved = dataclasses.replace(record, version=5, state=manifest.state, tensors=manifest.tensors)
-    local.replica.save(moved)
+    local.save(moved)
     with pytest.raises(BaseMismatch, match="from version 0"):
         local.apply(6)
     assert local.words() == full(steps[0])
@@ -277,7 +277,7 @@ def test_an_apply_whose_journals_are_gone(local: Local, steps: list[Path], monke
         patched.setattr(apply_module, "patch_file", torn)
         with pytest.raises(CorruptInput, match="power"):
             local.apply(6)
-    local.replica.drop_journals(6)
+    local.drop_journals(6)
     assert local.words() not in (full(steps[0]), full(steps[6]))
     with pytest.raises(NotReady, match="dcr repair"):
         local.apply()

@@ -134,7 +134,7 @@ def test_create_does_not_call_a_broken_replica_created(world: Local) -> None:
 
 
 def test_create_does_not_call_an_interrupted_apply_created(world: Local) -> None:
-    world.replica.save(dataclasses.replace(world.replica.need(), applying=1))
+    world.save(dataclasses.replace(world.replica.need(), applying=1))
     with pytest.raises(NotReady):
         create_replica(world.ports, CreateJob("s", world.replica.directory))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from dcr_mpi import durable, lease
 from dcr_mpi.acts import apply as apply_module
 from dcr_mpi.acts import patch, prepare
+from dcr_mpi.acts import replica as replica_module
+from dcr_mpi.acts.commit import decide
 from dcr_mpi.acts.create import CreateJob, create_replica
 from dcr_mpi.acts.replica import journal
 from dcr_mpi.acts.target import ShardTarget
@@ -89,12 +92,81 @@ def test_a_late_rank_0_changes_neither_record_nor_journals(
         other.prepare()
 
     _meanwhile(monkeypatch, apply_module, at, course)
-    with pytest.raises(DcrError):
-        local.apply()
+    done = at == "_close"  # then its own version was recorded before, and it has nothing left to do
+    with nullcontext() if done else pytest.raises(DcrError):
+        assert local.apply().version == 1
     assert local.words() == full(steps[1])
     local.commit()
     assert local.apply().version == 2, "what the successor prepared is whole"
     assert local.words() == full(steps[2])
+
+
+@pytest.mark.parametrize("record", ["replica.json", "prepared.json"])
+def test_a_record_that_was_long_in_being_synced_is_not_put(
+    local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch, record: str
+) -> None:
+    """The lease was ours when the write of the record began; the file system hung, and a successor went on."""
+    local.encode(steps[1])
+    if record == "replica.json":
+        local.prepare()
+    decide(local.ports.catalog, sites=[], wait_s=0)
+    other, whole = Local(local.path, TRAINER, SITE), durable._write_temp
+    seen: list[dict[Path, bytes]] = []
+
+    def course() -> None:
+        other.prepare()
+        other.apply()
+        other.cycle(steps[2])
+        seen.append(_tree(local.replica.directory))
+
+    def slow(path: Any, data: Any) -> str:
+        temp = whole(path, data)
+        if Path(path).name == record and not seen:
+            with monkeypatch.context() as dead:
+                dead.setattr(durable, "_write_temp", whole)
+                dead.setattr(lease, "_alive", lambda *_: False)
+                course()
+        return temp
+
+    monkeypatch.setattr(durable, "_write_temp", slow)
+    with pytest.raises(DcrError):
+        local.apply() if record == "replica.json" else local.prepare()
+    assert seen, "the record was never written"
+    assert _tree(local.replica.directory) == seen[0]
+    assert local.words() == full(steps[2])
+
+
+def test_sets_of_journals_are_dropped_one_by_one(
+    local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job of which two sets are to go is taken for dead after the first: the second, now a successor's, stays."""
+    local.encode(steps[1])
+    local.prepare()
+    other, whole = Local(local.path, TRAINER, SITE), replica_module._drop
+    seen: list[Path] = []
+
+    def slow(journals: Path) -> None:
+        whole(journals)
+        if not seen:
+            seen.append(journals)
+            with monkeypatch.context() as dead:
+                dead.setattr(lease, "_alive", lambda *_: False)
+                other.prepare()
+
+    with monkeypatch.context() as paused:
+        paused.setattr(replica_module, "_drop", slow)
+        with pytest.raises(Conflict, match="took it over"):
+            local.drop_journals(1)
+    assert seen
+    local.commit()
+    assert local.apply().version == 1
+    assert local.words() == full(steps[1])
+
+
+def _tree(folder: Path) -> dict[Path, bytes]:
+    """All files by content, but leases, which every job writes, and what somebody is still writing."""
+    others = ("lease-", durable.TEMP_PREFIX)
+    return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and not p.name.startswith(others)}
 
 
 def test_a_late_prepare_writes_journals_of_its_own(
