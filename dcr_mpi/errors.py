@@ -159,4 +159,4 @@ def from_os_error(error: OSError, doing: str) -> DcrError:
         return NotReady(doing, found=detail, remedy="check the path, or wait until the file is written")
     if error.errno in (errno.EACCES, errno.EPERM):
         return UsageError(doing, found=detail, remedy="give this user access to the path")
-    return ResourceError(doing, found=detail)
+    return ResourceError(doing, found=detail, remedy="run the same command again: nothing is lost")

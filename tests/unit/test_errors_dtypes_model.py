@@ -82,6 +82,7 @@ def test_message(words: dict[str, Any], text: str) -> None:
 def test_operating_system_errors(number: int, cls: type[DcrError]) -> None:
     found = from_os_error(OSError(number, "said so"), "writing x")
     assert type(found) is cls and str(found).startswith(f"writing x: found {errno.errorcode[number]} (said so)")
+    assert ". Next: " in str(found)
 
 
 def test_operating_system_error_without_a_number() -> None:
