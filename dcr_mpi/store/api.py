@@ -101,8 +101,8 @@ class Store(Protocol):
         """
         ...
 
-    def delete(self, key: str) -> bool:
-        """Remove an object durably; True where there was one. A reader meanwhile gets it whole or not at all."""
+    def delete(self, key: str) -> None:
+        """Remove an object durably; an absent one is fine. A reader meanwhile gets it whole or not at all."""
         ...
 
 

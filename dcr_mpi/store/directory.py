@@ -99,12 +99,12 @@ class DirectoryStore:
                     elif found is not None and stat.S_ISREG(found.st_mode):
                         yield Entry(key, found.st_size, max(0.0, time.time() - found.st_mtime))
 
-    def delete(self, key: str) -> bool:
+    def delete(self, key: str) -> None:
         """Unlink the file, then the folders that are left empty."""
         path = self._path(key)
         with self._translated("delete", key):
             if self.stat(key) is None:
-                return False
+                return
             durable.remove(path)
             folder = os.path.dirname(path)
             with suppress(OSError):  # not empty, or somebody puts something there again
@@ -112,7 +112,6 @@ class DirectoryStore:
                     os.rmdir(folder)
                     self._synced.discard(folder)
                     folder = os.path.dirname(folder)
-            return True
 
     def _path(self, key: str) -> str:
         path = os.path.join(self._root, *check_key(key).split("/"))

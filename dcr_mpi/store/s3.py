@@ -123,13 +123,10 @@ class S3Store:
                 return
             where |= {asked: page[told] for asked, told in markers.items()}
 
-    def delete(self, key: str) -> bool:
-        """DELETE of an object that was there; a reply that was lost makes the second try find nothing."""
-        if self.stat(key) is None:
-            return False
+    def delete(self, key: str) -> None:
+        check_key(key)
         op = self._operation("delete", key)
         op.attempt(lambda: self._ask(op, "delete_object", "NoSuchKey", "404", Key=self._prefix + key))
-        return True
 
     def _operation(self, verb: str, key: str) -> Operation:
         return Operation(self.options.policy, f"{verb} {self.url}/{key}")

@@ -424,11 +424,11 @@ def test_a_collection_that_was_interrupted_goes_on(local: Local, monkeypatch: py
     _catch_up(local)
     whole, calls = type(local.ports.catalog.store).delete, []
 
-    def failing(self: object, key: str) -> bool:
+    def failing(self: object, key: str) -> None:
         calls.append(key)
         if len(calls) == 4:
             raise NotReady("the network")
-        return whole(self, key)  # type: ignore[arg-type]
+        whole(self, key)  # type: ignore[arg-type]
 
     want = set(_collect(local, dry=True).keys)
     before = _keys(local)

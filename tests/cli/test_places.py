@@ -97,6 +97,13 @@ def test_the_whole_cycle_through_s3(s3_world: World) -> None:
     assert s3_world.words() == s3_world.full_transfer(1)
     assert s3_world.dcr(2, "run", str(s3_world.synth(2)))["version"] == 2
     assert s3_world.words() == s3_world.full_transfer(2)
+    s3_world.dcr(2, "anchor")
+    dry = s3_world.dcr(1, "gc", "--dry-run", "--set", "retention.anchors=1")
+    done = s3_world.dcr(2, "gc", "--set", "retention.anchors=1")
+    assert dry["keys"] == done["keys"] != []
+    assert s3_world.dcr(1, "gc", "--set", "retention.anchors=1")["keys"] == []
+    assert s3_world.dcr(2, "run", str(s3_world.synth(3)))["version"] == 3
+    assert s3_world.words() == s3_world.full_transfer(3)
     assert not (s3_world.path / "store").exists()
 
 

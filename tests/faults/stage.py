@@ -183,9 +183,9 @@ class DoorStore:
     def walk(self, prefix: str) -> Iterator[Entry]:
         return self._store.walk(prefix)
 
-    def delete(self, key: str) -> bool:
+    def delete(self, key: str) -> None:
         self._stage.door(f"delete {key}")
-        return self._store.delete(key)
+        self._store.delete(key)
 
 
 class Inline:
