@@ -6,6 +6,7 @@ makes them a replica, comes last. A run that was interrupted leaves nothing that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,8 @@ def create_replica(ports: Ports, job: CreateJob) -> tuple[ReplicaRecord, bool]:
         The directory holds another replica, or shards that are no replica of ours.
     NotReady
         No anchor in the store (and no ``source`` given).
+    ResourceError
+        No room for the shards: found before one is begun.
     VerifyFailed
         The new shards do not have the version's state digest; they are removed.
     """
@@ -125,6 +128,7 @@ def _plan(ports: Ports, job: CreateJob, replica: Replica) -> _Plan:
     for left in replica.directory.glob(_TEMP + "*"):  # of a job that died: were it alive, it could not publish them now
         durable.remove(left)
     manifest = _held(ports, job) if job.source is not None else newest_anchor(ports, job.version)
+    replica.check_room(_bytes(layout.layout), "new shards", f"version {manifest.version} in layout {job.site!r}")
     return _Plan(policy_sha, layout, manifest, False)
 
 
@@ -133,6 +137,12 @@ def _held(ports: Ports, job: CreateJob) -> Manifest:
     if job.version is not None:
         return ports.catalog.sealed(job.version)[0]
     return ports.catalog.last_committed(ports.catalog.last_opened())[0]
+
+
+def _bytes(layout: Layout) -> int:
+    """What a layout's datasets take, padding and repeated tensors included."""
+    datasets = (d for shard in layout.shards for d in shard.datasets)
+    return sum(math.prod(d.shape) * dtype(d.dtype).itemsize for d in datasets)
 
 
 def _creating(layout: Layout) -> str:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 
 import numpy as np
 
 from ..digest import Lanes, add, lanes_hex, lanes_of
-from ..errors import ResourceError, VerifyFailed
+from ..errors import VerifyFailed
 from ..hdf5 import Inventory
 from ..journal import JournalWriter
 from ..jsonable import dumps, loads
 from ..lease import Fence
 from ..model import Manifest, Policy, Receipt, ReplicaRecord, Tiling
-from ..units import bytes_text
 from .chain import bundles, fetch_bundle
 from .folding import landing_of
 from .holding import holding
@@ -130,14 +128,7 @@ def _make_room(ports: Ports, replica: Replica, manifest: Manifest, changed: int,
     if short and ports.comm.rank == 0:
         width = manifest.dense_bytes / max(manifest.elements, 1)
         need = int(min(manifest.dense_bytes, changed * (1 + width)))
-        free = shutil.disk_usage(replica.work).free
-        if free < need:
-            raise ResourceError(
-                f"space for the journals in {replica.work}",
-                found=f"{bytes_text(free)} free",
-                expected=f"about {bytes_text(need)} for {changed} changed words",
-                remedy="make room on that file system, then run dcr refit again",
-            )
+        replica.check_room(need, "journals", f"{changed} changed words")
     ports.comm.barrier("room for the journals")
 
 

@@ -10,12 +10,13 @@ from stat import S_ISREG
 from .. import durable
 from ..checkpoint import Checkpoint, geometry_sha256
 from ..digest import sha256
-from ..errors import BaseMismatch, CorruptInput, GeometryError, NotReady, from_os_error
+from ..errors import BaseMismatch, CorruptInput, GeometryError, NotReady, ResourceError, from_os_error
 from ..hdf5 import Inventory
 from ..journal import Binding
 from ..jsonable import dumps, loads
 from ..lease import Fence
 from ..model import Layout, Receipt, ReplicaRecord
+from ..units import bytes_text
 
 RESTORE = "Restore it: dcr repair --site SITE; or remove it, then dcr init --site SITE and dcr refit --catch-up"
 
@@ -114,6 +115,17 @@ class Replica:
 
     def _sets(self, version: int) -> Path:
         return self.work / f"v{version:06d}"
+
+    def check_room(self, need: int, what: str, why: str) -> None:
+        """Raise ResourceError where the file system has less than ``need`` bytes free for ``what``."""
+        free = shutil.disk_usage(self.work).free
+        if free < need:
+            raise ResourceError(
+                f"space for the {what} in {self.directory}",
+                found=f"{bytes_text(free)} free",
+                expected=f"about {bytes_text(need)} for {why}",
+                remedy="make room on that file system, then run the same command again",
+            )
 
     def checkpoint(self, layout: Layout) -> Checkpoint:
         """The replica's shards, to be read under ``layout``."""

@@ -12,6 +12,7 @@ import pytest
 from dcr_mpi.acts.commit import abort, decide
 from dcr_mpi.acts.create import CreateJob, create_replica
 from dcr_mpi.acts.init import InitJob, init_policy, register_site
+from dcr_mpi.acts.restore import RestoreJob, restore
 from dcr_mpi.checkpoint import fingerprint
 from dcr_mpi.digest import sha256
 from dcr_mpi.errors import (
@@ -344,6 +345,22 @@ def test_too_little_room_is_found_before_anything_is_fetched(
             local.prepare()
     assert fetched == []
     assert local.prepare() is not None
+
+
+def test_too_little_room_for_a_new_replica(
+    local: Local, steps: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found before a shard is begun; the same for the copy that a repair is made from."""
+    other = CreateJob("s", tmp_path / "other")
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+        with pytest.raises(ResourceError, match=r"new shards in .*: found 1000 B free, expected about .* version 0"):
+            create_replica(local.site_ports, other)
+        with pytest.raises(ResourceError, match=r"new shards in .*rebuild"):
+            restore(local.site_ports, RestoreJob("s", local.replica.directory))
+    assert not list((tmp_path / "other").glob("*.h5"))
+    assert create_replica(local.site_ports, other)[1]
+    assert local.words() == full(steps[0])
 
 
 def test_the_publisher_restarts(local: Local, steps: list[Path], tmp_path: Path) -> None:
