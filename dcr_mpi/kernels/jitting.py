@@ -10,6 +10,8 @@ import numba
 from llvmlite import ir
 from numba import extending, types
 
+from ..errors import UsageError
+
 
 def jit(function: Callable[..., Any]) -> Any:
     """numba.njit, with a cache that any number of processes may fill at once.
@@ -22,11 +24,18 @@ def jit(function: Callable[..., Any]) -> Any:
         compiled: Any = numba.njit(nogil=True, cache=True, boundscheck=False)(function)
     except RuntimeError:  # no directory for a cache that may be written (NUMBA_CACHE_DIR names one): compile every time
         return numba.njit(nogil=True, boundscheck=False)(function)
-    if hasattr(compiled, "_cache"):  # not under NUMBA_DISABLE_JIT
-        files = compiled._cache._cache_file
-        files._data_name = lambda _: files._data_name_pattern.format(number=secrets.randbits(63))
+    files = compiled._cache._cache_file
+    files._data_name = lambda _: files._data_name_pattern.format(number=secrets.randbits(63))
     return compiled
 
+
+if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+    raise UsageError(
+        "kernels: numba",
+        found="NUMBA_DISABLE_JIT in the environment",
+        expected="a compiler that may compile",
+        remedy="unset it, or set kernels: numpy",
+    )
 
 inline: Any = numba.njit(inline="always")
 intrinsic: Any = extending.intrinsic

@@ -86,3 +86,17 @@ def test_code_for_one_width_is_never_loaded_for_another(tmp_path: Path) -> None:
             [sys.executable, "-c", READER, *widths], cwd=ROOT, env=env, capture_output=True, text=True, check=False
         )
         assert done.stdout == "right\n", done.stderr
+
+
+def test_without_a_compiler_the_choice_is_refused() -> None:
+    """The kernels have instructions that only compiled code can use."""
+    code = "from dcr_mpi.kernels import get_kernels; print(get_kernels('numpy').name); get_kernels('numba')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout == "numpy\n"
+    assert "UsageError: kernels: numba: found NUMBA_DISABLE_JIT" in done.stderr
