@@ -389,6 +389,7 @@ def test_everybody_at_once(begun: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_everybody_at_once_for_long(begun: Path) -> None:
     _run(begun, 600, 60)
 
