@@ -27,6 +27,7 @@ from . import durable
 from .errors import Conflict, DcrError
 
 _NAME = re.compile(r"lease-([0-9]{8})")
+_GIVEN_BACK: set[str] = set()  # nonces of this process's leases that are over, whether or not that could be written
 LOOK_S = 0.05  # a patch takes about as long as a look on a shared file system: not every patch waits for one
 
 
@@ -81,7 +82,8 @@ class Lease(Fence):
         me = {**_identity(), "nonce": uuid.uuid4().hex, "ttl_s": ttl_s}
         while True:
             epoch = max(_epochs(directory), default=0)
-            if epoch and (holder := _holder(directory, epoch)) is not None and _alive(directory, epoch, holder):
+            holder = _holder(directory, epoch) if epoch else None
+            if holder is not None and holder["nonce"] not in _GIVEN_BACK and _alive(directory, epoch, holder):
                 raise Conflict(
                     f"lease on {directory.parent}",
                     found=f"held by pid {holder['pid']} on {holder['host']}",
@@ -104,7 +106,9 @@ class Lease(Fence):
         """Give the lease back; the file stays, marked, so that epochs keep rising."""
         self._stop.set()
         self._beat.join()
-        # Not worth an error of its own, or in place of the one that ends this act: a dead holder's lease is taken over.
+        _GIVEN_BACK.add(self.grant.nonce)
+        # Not worth an error of its own, or in place of the one that ends this act: a dead holder's lease is taken over,
+        # and this very process knows that it holds none.
         with suppress(OSError, DcrError):
             if max(_epochs(self._directory), default=0) == self.epoch:
                 durable.replace(self._path, json.dumps({**self._me, "released": True}).encode())

@@ -18,7 +18,7 @@ from dcr_mpi.acts.commit import decide
 from dcr_mpi.acts.create import CreateJob, create_replica
 from dcr_mpi.acts.replica import journal
 from dcr_mpi.acts.target import ShardTarget
-from dcr_mpi.errors import Conflict, DcrError
+from dcr_mpi.errors import Conflict, DcrError, ResourceError
 from dcr_mpi.journal import Binding, Frame, JournalWriter, read_journal
 from dcr_mpi.lease import Fence, Lease
 from tests.acts.local import Local
@@ -230,6 +230,25 @@ def test_every_rank_sees_that_the_lease_is_lost(tmp_path: Path, monkeypatch: pyt
     second.release()  # a late one's leaving gives nobody's lease back
     third.check()
     third.release()
+
+
+def test_a_lease_that_could_not_be_given_back_is_not_in_its_own_way(
+    local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file system fails in the last write of an act; the process goes on with the next act, as catch-up does."""
+    local.encode(steps[1])
+
+    def failing(path: Any, data: Any, *rest: Any) -> None:
+        raise ResourceError("the medium")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(durable, "replace", failing)
+        first = Lease(local.replica.work)
+        first.release()
+    assert b"released" not in first._path.read_bytes()
+    assert local.prepare() is not None
+    with Lease(local.replica.work), pytest.raises(Conflict, match="held by pid"):
+        local.prepare()
 
 
 def test_a_lease_of_a_removed_directory_is_no_lease(tmp_path: Path) -> None:
