@@ -58,6 +58,7 @@ class Events:
         self._clean = True  # the file ends where a line ends
         self._seconds: dict[str, float] = {}
         self._bytes: dict[str, int] = {}
+        self._facts: dict[str, Any] = {}
         self._progress: Progress | None = None
         self._lock = threading.Lock()
         self._inner = threading.local()
@@ -79,7 +80,7 @@ class Events:
             seconds=self.seconds(),
             bytes=self.bytes(),
             dropped=self.dropped,
-            **how,
+            **{**self._facts, **how},
         )
         with self._lock:
             if self._file is not None:
@@ -107,6 +108,10 @@ class Events:
                 self.dropped += 1
                 if self.dropped == 1:
                     self._warn(error)
+
+    def note(self, **facts: Any) -> None:
+        """Facts for the ``end`` line, such as the ``version`` that the run was about; a later one of a name counts."""
+        self._facts.update(facts)
 
     @contextmanager
     def stage(self, name: str, size: int = 0) -> Iterator[None]:

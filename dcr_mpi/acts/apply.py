@@ -77,6 +77,7 @@ def apply(ports: Ports, job: ApplyJob) -> Receipt:
                 replica.save(dataclasses.replace(plan.record, applying=manifest.version), fence)
             ports.comm.barrier("mark of a version being applied")
             _roll_forward(ports, replica, plan, fence)
+            ports.events.note(version=manifest.version)
             if job.full:
                 _verify(ports, replica, plan)
             if ports.comm.rank == 0:

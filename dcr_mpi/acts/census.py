@@ -5,7 +5,6 @@ Works on directories of shards alone, without store or configuration; memory is 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,10 +20,10 @@ from ..hdf5 import checkpoint_inventory
 from ..kernels.api import Kernels
 from ..layout import Place, Placement, Span, check_layout, make_tiles, tensors_of, tile_words
 from ..model import Box, Layout, Policy
+from .kinds import kind_of, layer_of
 from .tally import SCHEMES, Tally, scheme_rows
 
 BLOCK = 1 << 18  # words
-_NUMBER = re.compile(r"(?<![^./_])\d+(?![^./_])")  # a whole component of a name
 
 
 @dataclass(frozen=True)
@@ -86,17 +85,6 @@ def census(job: CensusJob, kernels: Kernels, began: Callable[[int], Callable[[in
         for spans in _buckets(items, job.bucket_bytes):
             done(counting.bucket(spans))
     return {"act": "census", "base": str(job.base), "new": str(job.new), "steps": steps, **counting.report()}
-
-
-def kind_of(name: str) -> str:
-    """A tensor's kind: its name with every number replaced."""
-    return _NUMBER.sub("*", name)
-
-
-def layer_of(name: str) -> int | None:
-    """The first number in a tensor's name."""
-    found = _NUMBER.search(name)
-    return int(found[0]) if found else None
 
 
 def _check(directory: Path, layout: Layout, dtypes: Mapping[str, str]) -> int | None:

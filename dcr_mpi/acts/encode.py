@@ -13,6 +13,7 @@ from ..model import Manifest, Open, Policy, Receipt
 from ..wire import PartHeader
 from .anchor import anchor_due, publish_anchor
 from .baseline import BaselineRecord, Source
+from .kinds import kind_rows
 from .next_version import EncodeJob, Next, Standing, find_next, find_standing, open_version
 from .parts import PartBuilder
 from .ports import Ports
@@ -87,7 +88,10 @@ def encode(ports: Ports, job: EncodeJob) -> Receipt:
     with ports.events.stage("seal"):
         digest = ports.once("manifest", lambda: _seal(ports, job, manifest, before).encode()).decode()
     _anchor_base(ports, job, policy, following)
-    return encoded_receipt(ports, manifest, digest)
+    kinds = kind_rows(policy.tensors, published.counts)
+    if ports.comm.rank == 0:
+        ports.events.note(kinds=kinds)
+    return encoded_receipt(ports, manifest, digest, kinds=kinds)
 
 
 def _anchor_base(ports: Ports, job: EncodeJob, policy: Policy, following: Next) -> None:

@@ -25,10 +25,11 @@ from .sides import Sides
 
 @dataclass
 class Built:
-    """One part's bytes, and what it does: lanes by tensor index, words changed and covered."""
+    """One part's bytes, and what it does: lanes and (words, changed) by tensor index, words changed and covered."""
 
     data: bytes
     lanes: dict[int, Lanes] = field(default_factory=dict)
+    counts: dict[int, tuple[int, int]] = field(default_factory=dict)
     changed: int = 0
     words: int = 0
     dense_bytes: int = 0
@@ -83,20 +84,21 @@ class PartBuilder:
                 new = self._sides.new(table, width)
                 digests = codec.digests_of(table, None, new, np.ones(len(table), bool))
                 lanes = self._kernels.state_words(geometry, new, table.offset, table.size)
-                built.changed += int(table.size.sum())
+                changed = table.size
             else:
                 base, read = self._sides.both(table, width)
                 changes, digests = codec.compare(table, base, read, self._kernels)
                 lanes = self._kernels.state_changes(
                     geometry, changes.counts, changes.positions, changes.old, changes.new
                 )
-                built.changed += len(changes.positions)
-            self._add_lanes(built, table, lanes)
+                changed = changes.counts
+            self._add(built, table, lanes, changed)
             row, block = self._row(table), self._tiling.block
             packed = codec.encode(self._scheme, name, table, block, base, new, changes, self._kernels, row, digests)
             if self._check:
                 self._decode(packed, table, base, digests)
             buckets.append(packed)
+            built.changed += int(changed.sum())
             built.words += int(table.size.sum())
             built.dense_bytes += int(table.size.sum()) * width
         h = self._header
@@ -144,10 +146,13 @@ class PartBuilder:
         regions = [tile_region(self._tiling.tiles[s.tile], self._policy.tensors) for s in table.spans]
         return geometry_rows([regions[s] for s in table.span], table.start)
 
-    def _add_lanes(self, built: Built, table: BlockTable, lanes: np.ndarray) -> None:
-        for span, (a, b) in zip(table.span, lanes, strict=True):
+    def _add(self, built: Built, table: BlockTable, lanes: np.ndarray, changed: np.ndarray) -> None:
+        """Take a bucket's blocks into the sums of their tensors."""
+        for span, (a, b), size, count in zip(table.span, lanes, table.size.tolist(), changed.tolist(), strict=True):
             tensor = self._tiling.tiles[table.spans[span].tile].tensor
             built.lanes[tensor] = add(built.lanes.get(tensor, (0, 0)), (int(a), int(b)))
+            words, before = built.counts.get(tensor, (0, 0))
+            built.counts[tensor] = words + size, before + count
 
     def _decode(self, packed: bytes, table: BlockTable, base: np.ndarray | None, digests: Digests) -> None:
         """Decode what was just coded, from its bytes, in place of its base: every changed block must become what was

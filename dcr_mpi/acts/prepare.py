@@ -107,6 +107,7 @@ def _receive(
                     moved=progress.add,
                 )
             ports.events.emit("relayed", version=manifest.version, **moved)
+            ports.events.note(version=manifest.version, **moved)
             with ports.events.stage("journal"):
                 for writer in journals.values():
                     writer.finish()

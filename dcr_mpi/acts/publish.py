@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -43,10 +44,14 @@ class CodecSettings:
 
 @dataclass(frozen=True)
 class Published:
-    """All parts of a version, by index, and the sum of their lanes per tensor: uint64 (tensors, 2)."""
+    """All parts of a version, by index, and sums over them per tensor, each uint64 (tensors, 2).
+
+    ``lanes`` are of the state digest; ``counts`` are words and changed words.
+    """
 
     entries: tuple[PartEntry, ...]
     lanes: np.ndarray
+    counts: np.ndarray
 
 
 def part_bytes(tiling: Tiling, policy: Policy, part: int) -> int:
@@ -70,7 +75,7 @@ def publish(
     sizes = [part_bytes(tiling, policy, k) for k in range(len(tiling.cuts))]
     mine = share(sizes, ports.comm.rank, ports.comm.size)
     progress = ports.events.progress(sum(sizes[k] for k in mine), "anchor" if anchor else "encode")
-    lanes = np.zeros((len(policy.tensors), 2), np.uint64)
+    sums = np.zeros((len(policy.tensors), 4), np.uint64)  # lanes, words, changed
     entries: list[PartEntry] = []
     uploads: deque[Future[None]] = deque()
     pool, orderly = ThreadPoolExecutor(_UPLOADS, "upload"), False
@@ -78,8 +83,8 @@ def publish(
         for index in mine:
             with ports.events.stage("encode", sizes[index]):
                 built = builder.build(index)
-            for tensor, (a, b) in built.lanes.items():
-                lanes[tensor] += np.array([a, b], np.uint64)
+            for tensor, lanes in built.lanes.items():
+                sums[tensor] += np.array([*lanes, *built.counts[tensor]], np.uint64)
             entries.append(_entry(ports, built, version, index, anchor))
             uploads.append(pool.submit(_put, ports, entries[-1], built.data))
             while len(uploads) > _UPLOADS:
@@ -94,9 +99,10 @@ def publish(
     progress.done()
     gathered = ports.comm.allgather(dumps(entries), "parts of all ranks")
     every = [e for raw in gathered for e in loads(tuple[PartEntry, ...], raw, "parts of a rank")]
-    return Published(
-        tuple(sorted(every, key=lambda e: e.index)), ports.comm.sum(lanes, "state digest of the new version")
-    )
+    if not anchor:
+        ports.events.note(version=version, words=sum(e.elements for e in entries), payload=sum(e.size for e in entries))
+    sums = ports.comm.sum(sums, "state digest and changes of the new version")
+    return Published(tuple(sorted(every, key=lambda e: e.index)), sums[:, :2], sums[:, 2:])
 
 
 def seal(
@@ -122,9 +128,14 @@ def seal(
     )
 
 
-def encoded_receipt(ports: Ports, manifest: Manifest, digest: str, act: str = "encoded") -> Receipt:
+def encoded_receipt(
+    ports: Ports, manifest: Manifest, digest: str, act: str = "encoded", kinds: Sequence[dict[str, Any]] = ()
+) -> Receipt:
+    """``kinds``: rows of :func:`.kinds.kind_rows`, from who counted the changes; a version met sealed has none."""
     sizes = {"payload": manifest.payload_bytes, "dense": manifest.dense_bytes}
-    detail = {"changed": manifest.changed, "elements": manifest.elements, "parts": len(manifest.parts)}
+    detail: dict[str, Any] = {"changed": manifest.changed, "elements": manifest.elements, "parts": len(manifest.parts)}
+    if kinds:
+        detail["kinds"] = list(kinds)
     return ports.receipt(act, "trainer", manifest, digest, sizes=sizes, detail=detail)
 
 

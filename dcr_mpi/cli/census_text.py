@@ -14,19 +14,19 @@ _SHOWN = 0.9999  # share of a histogram that its rows cover
 def census(result: dict[str, Any]) -> str:
     """The tables of :func:`dcr_mpi.acts.census.census`."""
     lines = [answer(result), ""]
-    lines += _table(
+    lines += table(
         f"expected payload ({sample(result)})",
         ("scheme", "bytes", "of dense", "bits/change"),
         ((r["scheme"], size(r["bytes"]), f"{r['share']:.2%}", bits(r["bits_per_change"])) for r in result["schemes"]),
     )
     kinds = sorted(result["kinds"], key=lambda r: (-r["words"], r["kind"]))
-    lines += _table(
+    lines += table(
         f"tensor kinds{_of(len(kinds))}, the largest first",
         ("kind", "dtype", "tensors", "words", "changed"),
         ((r["kind"], r["dtype"], str(r["tensors"]), str(r["words"]), rate(r)) for r in kinds[:_ROWS]),
     )
     layers = result["layers"]
-    lines += _table(
+    lines += table(
         f"layers{_of(len(layers))}",
         ("layer", "tensors", "words", "changed"),
         ((layer(r), str(r["tensors"]), str(r["words"]), rate(r)) for r in layers[:_ROWS]),
@@ -107,7 +107,7 @@ def _dtype(kind: dict[str, Any]) -> list[str]:
     lines: list[str] = []
     if kind["exponents"]:
         most = sorted(kind["exponents"], key=lambda r: -r["words"])[:_ROWS]
-        lines += _table(
+        lines += table(
             f"{name}: exponents of the earlier words{_of(len(kind['exponents']))}, the largest first",
             ("exponent", "words", "changed", "of changes"),
             (
@@ -115,12 +115,12 @@ def _dtype(kind: dict[str, Any]) -> list[str]:
                 for r in sorted(most, key=lambda r: -r["field"])
             ),
         )
-    lines += _table(
+    lines += table(
         f"{name}: distances in {steps(kind)}, {kind['up'] / changed:.1%} of them up",
         ("distance", "changes", "of changes"),
         ((distance(r), str(r["count"]), f"{r['count'] / changed:.2%}") for r in common(kind["ulp"])),
     )
-    return lines + _table(
+    return lines + table(
         f"{name}: XOR masks",
         ("mask", "changes", "of changes"),
         ((mask(r), str(r["count"]), f"{r['count'] / changed:.2%}") for r in common(kind["xor"])),
@@ -131,13 +131,13 @@ def _of(rows: int) -> str:
     return f" ({_ROWS} of {rows}; --json has all)" if rows > _ROWS else ""
 
 
-def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Left-aligned names, right-aligned numbers, and an empty line after them."""
-    table = [head, *rows]
-    widths = [max(len(row[k]) for row in table) for k in range(len(head))]
+    every = [head, *rows]
+    widths = [max(len(row[k]) for row in every) for k in range(len(head))]
     body = [
         "  "
         + "  ".join(cell.rjust(w) if k else cell.ljust(w) for k, (cell, w) in enumerate(zip(row, widths, strict=True)))
-        for row in table
+        for row in every
     ]
     return [title, *(line.rstrip() for line in body), ""]

@@ -25,6 +25,7 @@ from ..errors import Conflict, UsageError
 from ..events import Events
 from ..jsonable import dumps, to_plain
 from .jobs import apply_job, codec_settings, prepare_job, read_layout, site_of
+from .report import cmd_report
 from .status import status
 from .upkeep import cmd_anchor, cmd_gc, cmd_repair, cmd_verify
 
@@ -156,7 +157,9 @@ def cmd_commit(ports: Ports, config: Config, args: argparse.Namespace) -> Result
             decide(catalog, number, sites=sites, wait_s=wait, on_timeout=config.commit.on_timeout, poll_s=poll)
         )
 
-    result = _plain(ports.once("decision", act))
+    with ports.events.stage("wait"):
+        result = _plain(ports.once("decision", act))
+    ports.events.note(version=result["version"])
     if result["commit"] == (args.abort is not None):
         raise Conflict(
             f"version {result['version']}",
@@ -242,4 +245,5 @@ COMMANDS: dict[str, Callable[[Ports, Config, argparse.Namespace], Result]] = {
     "anchor": cmd_anchor,
     "gc": cmd_gc,
     "repair": cmd_repair,
+    "report": cmd_report,
 }

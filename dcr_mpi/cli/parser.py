@@ -101,6 +101,7 @@ def build() -> argparse.ArgumentParser:
     gc.add_argument("--dry-run", action="store_true", help="say what would be deleted, delete nothing")
     status = add("status", "Versions, decisions and sites of the policy, as the store knows them.")
     status.add_argument("--last", type=_count, default=5, metavar="N", help="show the last N versions (default: 5)")
+    _report(add("report", "Figures of a run of versions: payload, changes by kind, seconds by stage, work by rank."))
     inspect = add("inspect", "What is inside a shard, a part, a journal or any JSON object of the store.", False)
     inspect.add_argument("path", type=Path, help="the file")
     inspect.add_argument("--json", action="store_true", help="print one JSON object instead of text")
@@ -171,6 +172,32 @@ def _census(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
+def _report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="gets report.json and the plots, each an SVG file"
+    )
+    parser.add_argument(
+        "--versions", type=_range, metavar="A..B", help="these (default: the newest 50); A.. and one number work too"
+    )
+    parser.add_argument("--html", action="store_true", help="also write report.html, one page with all of it")
+    parser.add_argument(
+        "--events",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="logs of another place, besides those in events.dir; may be repeated",
+    )
+    parser.add_argument(
+        "--receipts",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a file written by --receipt, or a directory of them; may be repeated",
+    )
+
+
 def _init(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--checkpoint", type=Path, metavar="DIR", help="trainer: these shards become version 0")
@@ -204,6 +231,14 @@ def _whole(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number, 0 or more")
     return int(text)
+
+
+def _range(text: str) -> tuple[int, int | None]:
+    first, dots, last = text.partition("..")
+    numbers = (first, last or first)
+    if not all(n.isdecimal() for n in numbers) or int(numbers[0]) > int(numbers[1]):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected versions, as in 3..9, 3.. or 3")
+    return int(first), None if dots and not last else int(numbers[1])
 
 
 def _count(text: str) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from ..units import bytes_text as size
 from ..units import seconds_text as seconds
 from .census_text import census
+from .report_text import report
 
 
 def render(result: dict[str, Any]) -> str:
@@ -21,6 +22,8 @@ def render(result: dict[str, Any]) -> str:
         return result["public"] or f"{result['file']}: a key that all sides share"
     if act == "census":
         return census(result)
+    if act == "report":
+        return report(result)
     if act == "run":
         return "\n".join(
             [f"version {result['version']} is everywhere; state {result['state'][:16]}"]

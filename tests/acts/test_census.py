@@ -15,7 +15,8 @@ import pytest
 from h5py import File
 
 from dcr_mpi import synth
-from dcr_mpi.acts.census import CensusJob, census, kind_of, layer_of
+from dcr_mpi.acts.census import CensusJob, census
+from dcr_mpi.acts.kinds import kind_of, layer_of
 from dcr_mpi.cli import main
 from dcr_mpi.errors import CorruptInput, GeometryError, NotReady
 from dcr_mpi.jsonable import dumps
