@@ -34,6 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in _STOP:
         signal.signal(number, _preempt)
     try:
+        if args.command == "doctor":
+            from .doctor import doctor
+
+            return doctor(args, lambda: load(args.config, _overrides(args.overrides)), lambda r: _finish(args, r))
         if args.command in ("synth", "inspect", "census", "keygen"):
             return _named(args, lambda: _alone(args))
         config = load(args.config, _overrides(args.overrides))
@@ -116,10 +120,14 @@ def _act(args: argparse.Namespace, config: Config, ranks: comm.Comm) -> int:
         ports = Ports(Catalog(store, config.policy, keys), ranks, kernels, events)
         result = COMMANDS[args.command](ports, config, args)
     if ranks.rank == 0:
-        if args.receipt is not None:
-            durable.replace(args.receipt, dumps(result))
-        _print(args, result)
+        _finish(args, result)
     return 0
+
+
+def _finish(args: argparse.Namespace, result: dict[str, Any]) -> None:
+    if args.receipt is not None:
+        durable.replace(args.receipt, dumps(result))
+    _print(args, result)
 
 
 def check_output(option: str, path: Path) -> None:

@@ -101,6 +101,17 @@ def build() -> argparse.ArgumentParser:
     gc.add_argument("--dry-run", action="store_true", help="say what would be deleted, delete nothing")
     status = add("status", "Versions, decisions and sites of the policy, as the store knows them.")
     status.add_argument("--last", type=_count, default=5, metavar="N", help="show the last N versions (default: 5)")
+    doctor = add(
+        "doctor", "What is wrong with launcher, MPI, GPU, HDF5, store, clock, room and keys, each with a remedy."
+    )
+    doctor.add_argument(
+        "--checkpoint",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="also look whether these shards can be read here; may be repeated",
+    )
     _report(add("report", "Figures of a run of versions: payload, changes by kind, seconds by stage, work by rank."))
     inspect = add("inspect", "What is inside a shard, a part, a journal or any JSON object of the store.", False)
     inspect.add_argument("path", type=Path, help="the file")

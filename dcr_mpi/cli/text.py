@@ -22,6 +22,8 @@ def render(result: dict[str, Any]) -> str:
         return result["public"] or f"{result['file']}: a key that all sides share"
     if act == "census":
         return census(result)
+    if act == "doctor":
+        return doctor(result)
     if act == "report":
         return report(result)
     if act == "run":
@@ -38,6 +40,21 @@ def render(result: dict[str, Any]) -> str:
     if result.get("seconds"):
         lines.append("  seconds: " + ", ".join(f"{k} {v:.2f}" for k, v in result["seconds"].items()))
     return "\n".join(lines)
+
+
+def doctor(result: dict[str, Any]) -> str:
+    """A line for every finding; what is expected and to be done under those that are not good."""
+    lines = []
+    wide = max(len(f["check"]) for f in result["findings"])
+    for f in result["findings"]:
+        where = f" [{f['where']}]" if f["where"] else ""
+        lines.append(f"{f['level']:<5} {f['check']:<{wide}}  {f['found']}{where}")
+        if f["level"] != "ok":
+            code = f" (exit code {f['code']})" if f["code"] else ""
+            lines += [f"{'':<{wide + 8}}expected {f['expected']}{code}", f"{'':<{wide + 8}}next: {f['remedy']}"]
+    count = {level: sum(f["level"] == level for f in result["findings"]) for level in ("ok", "warn", "fail")}
+    told = ", ".join(f"{n} {level}" for level, n in count.items())
+    return "\n".join([*lines, f"doctor: {told}; {result['ranks']} rank{'s' * (result['ranks'] > 1)}"])
 
 
 def _facts(result: dict[str, Any]) -> list[str]:

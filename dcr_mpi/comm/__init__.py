@@ -1,6 +1,7 @@
 """Ranks of one job: collectives and transfers that never hang. See :mod:`dcr_mpi.comm.api`."""
 
 from .api import Comm, Solo, Transfer
-from .launch import launched_size, run, start
+from .launch import launched_rank, launched_size, run, start
+from .mpi import Library, library
 
-__all__ = ["Comm", "Solo", "Transfer", "launched_size", "run", "start"]
+__all__ = ["Comm", "Library", "Solo", "Transfer", "launched_rank", "launched_size", "library", "run", "start"]

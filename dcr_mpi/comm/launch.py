@@ -28,6 +28,12 @@ def launched_size(env: Mapping[str, str]) -> int | None:
     return None
 
 
+def launched_rank(env: Mapping[str, str]) -> int:
+    """This process's number by the launcher's word, before MPI has one; 0 where it says nothing."""
+    names = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "PALS_RANKID", "SLURM_PROCID")
+    return next((int(env[name]) for name in names if env.get(name, "").isdigit()), 0)
+
+
 def start(
     timeout_s: float = 600.0, chunk_bytes: int = 64 << 20, expected: int | None = None, patience_s: float = 3600.0
 ) -> Comm:

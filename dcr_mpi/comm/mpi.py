@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import struct
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,14 +27,51 @@ _FIRST_TAG, _TAGS = 16, 16384
 _HEADER = struct.Struct("<QQ")
 
 
+@dataclass(frozen=True)
+class Library:
+    """The MPI library that mpi4py loads: ``kind`` is "Open MPI", "MPICH" or "" for another; ``path`` of its file.
+
+    ``module`` is mpi4py's own file, whose name tells a wheel for any MPI from a build against one.
+    """
+
+    kind: str
+    version: str
+    path: str
+    module: str
+
+
+def library() -> Library:
+    """Load the MPI library, without joining any job.
+
+    Raises
+    ------
+    LaunchError
+        There is none that mpi4py can load.
+    """
+    mpi = _load()
+    version = mpi.Get_library_version()
+    with open("/proc/self/maps") as maps:
+        mapped = {line.split(maxsplit=5)[-1].strip() for line in maps if "/libmpi" in line}
+    return Library(
+        _kind(version), " ".join(re.split(r"[,\n]", version)[0].split()), min(mapped, default=""), mpi.__file__
+    )
+
+
 def initialize() -> Any:
     """Load mpi4py and initialise MPI; returns ``mpi4py.MPI``.
 
     Raises
     ------
     LaunchError
-        There is no MPI library that mpi4py can load.
+        There is no MPI library that mpi4py can load, or another MPI's mpirun started this process.
     """
+    mpi = _load()
+    _check_launcher(mpi.Get_library_version(), os.environ)
+    mpi.Init_thread(mpi.THREAD_FUNNELED)
+    return mpi
+
+
+def _load() -> Any:
     import mpi4py
 
     mpi4py.rc.initialize = mpi4py.rc.finalize = False
@@ -45,14 +84,16 @@ def initialize() -> Any:
             expected="one that mpi4py can load",
             remedy="install an MPI (pip install mpich, or your site's module) in this environment",
         ) from None
-    _check_launcher(MPI.Get_library_version(), os.environ)
-    MPI.Init_thread(MPI.THREAD_FUNNELED)
     return MPI
+
+
+def _kind(text: str) -> str:
+    return "Open MPI" if "Open MPI" in text else "MPICH" if "MPICH" in text else ""
 
 
 def _check_launcher(library: str, env: Mapping[str, str]) -> None:
     """Refuse another MPI's mpirun before MPI is initialised: its own message would not say what to do."""
-    mine = "Open MPI" if "Open MPI" in library else "MPICH" if "MPICH" in library else ""
+    mine = _kind(library)
     theirs = "Open MPI" if "OMPI_COMM_WORLD_SIZE" in env else "MPICH" if "HYDI_CONTROL_FD" in env else ""
     if mine and theirs and mine != theirs:
         raise LaunchError(

@@ -5,6 +5,7 @@ raw words; ``create_shard`` makes an empty shard of a layout; ``region`` says wh
 No other package imports h5py or hdf5plugin.
 """
 
+from .access import library
 from .create import create_shard
 from .inventory import Dataset, Inventory, checkpoint_inventory, inventory, shard_names
 from .place import region
@@ -17,6 +18,7 @@ __all__ = [
     "checkpoint_inventory",
     "create_shard",
     "inventory",
+    "library",
     "region",
     "shard_names",
 ]

@@ -19,11 +19,20 @@ from h5py import h5f, h5p
 
 from ..errors import CorruptInput, DcrError, from_os_error
 
+_plugins = "no hdf5plugin"
 with suppress(ImportError):  # registers more compression filters; without it such shards are refused by name
-    import hdf5plugin  # noqa: F401
+    import hdf5plugin
+
+    _plugins = f"hdf5plugin {hdf5plugin.version}"
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _WRITE_AGAIN = "let the trainer write it again: to a temporary name, closed, synced, then renamed"
+
+
+def library() -> str:
+    """The library's version and where its filters come from, for people."""
+    found = os.environ.get("HDF5_PLUGIN_PATH")
+    return f"HDF5 {h5py.version.hdf5_version}, {_plugins}" + (f", HDF5_PLUGIN_PATH={found}" if found else "")
 
 
 def h5_error(error: Exception, what: str) -> DcrError:

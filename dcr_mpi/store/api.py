@@ -101,6 +101,13 @@ class Store(Protocol):
         """
         ...
 
+    def ahead_s(self, key: str) -> float:
+        """Seconds by which the store's clock is ahead of this machine's, to about a second.
+
+        ``key`` is an object of the caller's own, as its age may begin anew.
+        """
+        ...
+
     def delete(self, key: str) -> None:
         """Remove an object durably; an absent one is fine. A reader meanwhile gets it whole or not at all."""
         ...

@@ -99,6 +99,14 @@ class DirectoryStore:
                     elif found is not None and stat.S_ISREG(found.st_mode):
                         yield Entry(key, found.st_size, max(0.0, time.time() - found.st_mtime))
 
+    def ahead_s(self, key: str) -> float:
+        """By the time that the file system itself gives a file which is touched."""
+        path = self._path(key)
+        with self._translated("touch", key):
+            begun = time.time()
+            os.utime(path)
+            return os.stat(path).st_mtime - (begun + time.time()) / 2
+
     def delete(self, key: str) -> None:
         """Unlink the file, then the folders that are left empty."""
         path = self._path(key)

@@ -8,6 +8,7 @@ and no transfer manager that could pick another HTTP client. Credentials come fr
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -118,10 +119,16 @@ class S3Store:
         where = {"Prefix": self._prefix + (check_key(prefix) + "/" if prefix else "")}
         while True:
             page = op.attempt(partial(self._ask, op, method, **where))
-            yield page, parsedate_to_datetime(page["ResponseMetadata"]["HTTPHeaders"]["date"])
+            yield page, _date(page)
             if not page.get("IsTruncated"):
                 return
             where |= {asked: page[told] for asked, told in markers.items()}
+
+    def ahead_s(self, key: str) -> float:
+        """By the Date of an answer, which is cut to whole seconds."""
+        op, begun = self._operation("stat", check_key(key)), time.time()
+        answer = op.attempt(lambda: self._ask(op, "head_object", Key=self._prefix + key))
+        return _date(answer).timestamp() + 0.5 - (begun + time.time()) / 2
 
     def delete(self, key: str) -> None:
         check_key(key)
@@ -221,6 +228,11 @@ class S3Store:
             if mine != self._get(op, key, *piece) and mine != self._get(op, key, *piece):
                 return False
         return True
+
+
+def _date(answer: dict[str, Any]) -> datetime:
+    """The store's own time, by an answer's headers."""
+    return parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
 
 
 def _shut(body: Any) -> None:

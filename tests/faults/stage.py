@@ -183,6 +183,9 @@ class DoorStore:
     def walk(self, prefix: str) -> Iterator[Entry]:
         return self._store.walk(prefix)
 
+    def ahead_s(self, key: str) -> float:
+        return self._store.ahead_s(key)
+
     def delete(self, key: str) -> None:
         self._stage.door(f"delete {key}")
         self._store.delete(key)
