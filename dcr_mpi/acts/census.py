@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import numpy as np
 from ..checkpoint import Checkpoint, check_shard, default_layout
 from ..codec import MAX_BLOCKS, BlockTable, block_table
 from ..dtypes import dtype
-from ..hdf5 import checkpoint_inventory
+from ..errors import GeometryError, NotReady, UsageError
+from ..hdf5 import Inventory, checkpoint_inventory
 from ..kernels.api import Kernels
 from ..layout import Place, Placement, Span, check_layout, make_tiles, tensors_of, tile_words
 from ..model import Box, Layout, Policy
@@ -74,10 +76,13 @@ def census(job: CensusJob, kernels: Kernels, began: Callable[[int], Callable[[in
         A directory or shard is missing or incomplete, or the shards of one side are of several steps.
     GeometryError
         The checkpoints or the layout do not fit each other.
+    UsageError
+        A pattern of ``dtypes`` that fits no dataset.
     """
-    layout = default_layout("census", job.base, dtypes=job.dtypes) if job.layout is None else job.layout
+    layout, found = _sides(job)
+    _check_patterns(job.dtypes, [shard for side in found for shard in side])
+    steps = [side[0].step if side else None for side in found]
     items = _as_they_lie(layout) if job.layout is None else _canonical(layout)
-    steps = [_check(side, layout, job.dtypes) for side in (job.base, job.new)]
     total = sum(item.bytes for item in items)
     done = began(total)
     with Checkpoint(job.base, layout, dtypes=job.dtypes) as base, Checkpoint(job.new, layout, dtypes=job.dtypes) as new:
@@ -87,12 +92,41 @@ def census(job: CensusJob, kernels: Kernels, began: Callable[[int], Callable[[in
     return {"act": "census", "base": str(job.base), "new": str(job.new), "steps": steps, **counting.report()}
 
 
-def _check(directory: Path, layout: Layout, dtypes: Mapping[str, str]) -> int | None:
-    """Hold a directory against the layout; its step."""
-    found = checkpoint_inventory(directory, [s.file for s in layout.shards], dtypes=dtypes)
-    for shard, expected in zip(found, layout.shards, strict=True):
-        check_shard(shard, expected)
-    return found[0].step if found else None
+def _sides(job: CensusJob) -> tuple[Layout, list[tuple[Inventory, ...]]]:
+    """The layout, and the shards of both directories, which must be as it says.
+
+    Nobody need wait for a checkpoint here, or begin a policy: the next step is to name other directories.
+    """
+    try:
+        layout = default_layout("census", job.base, dtypes=job.dtypes) if job.layout is None else job.layout
+        files = [s.file for s in layout.shards]
+        found = [checkpoint_inventory(side, files, dtypes=job.dtypes) for side in (job.base, job.new)]
+    except NotReady as error:
+        remedy = "name directories of finished checkpoints, and the layout that they were written in if any"
+        raise NotReady(error.what, found=error.found, expected=error.expected, remedy=remedy) from None
+    try:
+        for side in found:
+            for shard, expected in zip(side, layout.shards, strict=True):
+                check_shard(shard, expected)
+    except GeometryError as error:
+        remedy = "name two checkpoints of one run, and their own layout if any"
+        raise GeometryError(error.what, found=error.found, expected=error.expected, remedy=remedy) from None
+    return layout, found
+
+
+def _check_patterns(dtypes: Mapping[str, str], shards: Sequence[Inventory]) -> None:
+    """A pattern that fits nothing was mistyped: the words that it was meant for would be taken for integers."""
+    datasets = [d for shard in shards for d in shard.datasets]
+    names = sorted({name for d in datasets for name in (d.path, *d.names)})
+    for pattern, name in dtypes.items():
+        storage = pattern.startswith("storage:") and any(d.dtype == name for d in datasets)
+        if not storage and not any(fnmatchcase(n, pattern) for n in names):
+            raise UsageError(
+                f"dtype {pattern}={name}",
+                found="a pattern that fits no dataset",
+                expected=f"one that fits names such as {names[:3]}",
+                remedy="correct the pattern; dcr inspect SHARD lists the names",
+            )
 
 
 def _as_they_lie(layout: Layout) -> list[_Item]:

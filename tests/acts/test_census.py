@@ -305,3 +305,30 @@ def test_mistyped_commands(
     assert main(["census", "a", "b", *arguments]) == 2
     printed = capsys.readouterr()
     assert said in printed.err and printed.out == ""
+
+
+def test_wrong_directories_are_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A directory that is not there, one of other tensors, a layout of other files: the remedy names what to name."""
+    pair(tmp_path)
+    write(tmp_path / "other", {"x": np.zeros(8, np.uint16)})
+    (tmp_path / "layout.json").write_bytes(dumps(synth.trainer_layout(synth.TINY, 2)))
+    before = str(tmp_path / "before")
+    for more, code, said in (
+        ([str(tmp_path / "nowhere")], NotReady.code, "name directories of finished checkpoints"),
+        ([str(tmp_path / "after"), "--layout", str(tmp_path / "layout.json")], NotReady.code, "the layout that they"),
+        ([str(tmp_path / "other")], GeometryError.code, "name two checkpoints of one run"),
+    ):
+        assert main(["census", before, *more]) == code
+        told = capsys.readouterr().err
+        assert said in told and "wait" not in told and "dcr init" not in told
+
+
+@pytest.mark.parametrize(("pattern", "fits"), [("modle.*=bf16", False), ("storage:u16=f16", False), ("n=i64", True)])
+def test_a_pattern_that_fits_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], pattern: str, fits: bool
+) -> None:
+    pair(tmp_path)
+    code = main(["census", str(tmp_path / "before"), str(tmp_path / "after"), "--dtype", pattern])
+    told = capsys.readouterr()
+    assert code == (0 if fits else 2)
+    assert fits or (f"dtype {pattern}" in told.err and "head" in told.err)

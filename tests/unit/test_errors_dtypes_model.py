@@ -76,6 +76,8 @@ def test_message(words: dict[str, Any], text: str) -> None:
         (errno.EACCES, errors.UsageError),
         (errno.EPERM, errors.UsageError),
         (errno.ESTALE, errors.ResourceError),
+        (errno.EINTR, errors.ResourceError),
+        (errno.EDOM, errors.ResourceError),
     ],
     ids=lambda v: errno.errorcode[v] if isinstance(v, int) else "",
 )
