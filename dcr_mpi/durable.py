@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from .errors import ResourceError, from_os_error
+from .errors import NotReady, ResourceError, from_os_error
 
 TEMP_PREFIX = ".tmp-"
 Buffer = bytes | bytearray | memoryview
@@ -114,10 +114,18 @@ def sync(fd: int) -> None:
 
 
 def remove(path: StrPath) -> None:
-    """Unlink a file durably; a missing one is fine."""
+    """Unlink a file durably; a missing one is fine.
+
+    Where the directory was removed meanwhile, which it was as it was empty, that removal is made durable instead.
+    """
     with _doing(f"removing {path}"), suppress(FileNotFoundError):
         os.unlink(path)
-        fsync_dir(_parent(path))
+        folder = _parent(path)
+        while True:
+            try:
+                return fsync_dir(folder)
+            except NotReady:
+                folder = _parent(folder)
 
 
 def make_dirs(path: StrPath) -> None:

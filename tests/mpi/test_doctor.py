@@ -124,6 +124,14 @@ def test_ranks_of_two_minds(kind: str, world: World) -> None:
     assert "configuration of the ranks" in wrong[1]
 
 
+def test_a_configuration_that_one_rank_does_not_find(world: World) -> None:
+    """It is told at once: nobody waits for that rank in what needs a configuration."""
+    first = (LAUNCHERS[KINDS[0]].path, "-n", "1", sys.executable, *DOCTOR)
+    done = run(KINDS[0], *first, ":", "-n", "1", sys.executable, *DOCTOR, "-c", "nowhere.yaml", cwd=world.path)
+    assert done.code == 2 and "nowhere.yaml" in told(done, "configuration") and "rank 1" in told(done, "configuration")
+    assert levels(done)["store"] == "ok" and levels(done)["ranks"] == "fail"
+
+
 @pytest.mark.skipif(not can_unshare() or os.geteuid() != 0, reason="needs root, and mount and UTS namespaces")
 @pytest.mark.parametrize("kind", KINDS[:1])
 def test_a_replica_that_only_one_host_has(kind: str, world: World) -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -224,6 +225,17 @@ def test_folders_that_are_cleaned_away_come_back(root: Path, store: Store) -> No
     store.put_once("versions/1/k", b"x")
     shutil.rmtree(root / "versions")
     assert store.put_once("versions/1/k", b"y") and store.get("versions/1/k") == b"y"
+
+
+def test_several_delete_the_last_objects_of_a_folder(root: Path, store: Store) -> None:
+    """Whoever finds the folder gone was overtaken by one that found it empty: the object is gone all the same."""
+    with ThreadPoolExecutor(4) as pool:
+        for step in range(60):
+            keys = [f"p/{step}/{k}" for k in range(4)]
+            for key in keys:
+                store.put_once(key, b"x")
+            assert list(pool.map(store.delete, keys)) == [True] * 4
+    assert list(root.iterdir()) == []
 
 
 def test_a_temporary_file_swept_in_mid_put_is_written_again(

@@ -14,7 +14,7 @@ from typing import Any
 from ... import comm
 from ...comm import Comm
 from ...config import Config
-from ...errors import LaunchError, UsageError
+from ...errors import DcrError, LaunchError
 from ...jsonable import dumps, to_plain
 from . import launch, node, remote, sites
 from .agreement import Facts, agreement, seen_by_all
@@ -55,7 +55,7 @@ def _configured(args: argparse.Namespace, load: Callable[[], Config]) -> tuple[C
         return None, [warn("configuration", f"no {_DEFAULT} here: {told}", "one", "name it with --config")]
     try:
         return load(), [ok("configuration", str(args.config))]
-    except UsageError as error:
+    except DcrError as error:
         return None, [fail("configuration", error)]
 
 
@@ -68,21 +68,21 @@ def _examine(
     tell: Callable[[Result], None],
 ) -> int:
     hosts = [raw.decode() for raw in ranks.allgather(socket.gethostname().encode(), "names of the hosts")]
+    facts = [Facts(**json.loads(r)) for r in ranks.allgather(dumps(Facts.here(config)), "what each rank is")]
     mine = hosts[ranks.rank]
-    found = list(read) if ranks.rank == 0 else []
-    if hosts.index(mine) == ranks.rank:  # the first rank of each host
+    lead = hosts.index(mine) == ranks.rank  # the first rank of each host looks at the host
+    found = list(read)
+    if lead:
         found += _host(config, hosts.count(mine), alone=not launched)
     if config is not None:
         found += guarded("gpu", lambda: node.gpu(config))
-        probe = remote.Probe(config)
-        found += guarded("store", probe.look)
-        ranks.barrier("the store, tried by all ranks")
-        found += guarded("store", probe.tidy)
-    if hosts.index(mine) == ranks.rank:
+    probe = remote.Probe(config) if config is not None else None
+    found += guarded("store", probe.look) if probe is not None else ()
+    ranks.barrier("the store, tried by all ranks")
+    found += guarded("store", probe.tidy) if probe is not None else ()
+    if lead:
         found += sites.look(config, checkpoints, len(set(hosts)), first=ranks.rank == 0)
-    raw = ranks.allgather(dumps(Facts.here(config)), "what each rank is")
-    facts = [Facts(**json.loads(r)) for r in raw]
-    if ranks.size > 1 and config is not None:
+    if ranks.size > 1 and config is not None and len({f.config for f in facts}) == 1:
         found += seen_by_all(ranks, sites.directories(config))
     every = ranks.allgather(dumps([to_plain(f) for f in found]), "what each rank found")
     lists = [[Finding(**f) for f in json.loads(r)] for r in every]
