@@ -29,6 +29,16 @@ def jit(function: Callable[..., Any]) -> Any:
     return compiled
 
 
+def cache_folder() -> str | None:
+    """Where compiled kernels are kept; None where no place for them may be written."""
+    path: str | None = jit(_nothing).stats.cache_path
+    return path
+
+
+def _nothing() -> None:
+    """Whatever is compiled here is kept in the same folder."""
+
+
 if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
     raise UsageError(
         "kernels: numba",
@@ -36,14 +46,6 @@ if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
         expected="a compiler that may compile",
         remedy="unset it, or set kernels: numpy",
     )
-def cache_folder() -> str | None:
-    """Where compiled kernels are kept; None where no place for them may be written."""
-    stats = getattr(jit(_nothing), "stats", None)  # none under NUMBA_DISABLE_JIT
-    return None if stats is None else stats.cache_path
-
-
-def _nothing() -> None:
-    """Whatever is compiled here is kept in the same folder."""
 
 
 inline: Any = numba.njit(inline="always")

@@ -234,7 +234,7 @@ def test_several_delete_the_last_objects_of_a_folder(root: Path, store: Store) -
             keys = [f"p/{step}/{k}" for k in range(4)]
             for key in keys:
                 store.put_once(key, b"x")
-            assert list(pool.map(store.delete, keys)) == [True] * 4
+            list(pool.map(store.delete, keys))
     assert list(root.iterdir()) == []
 
 
