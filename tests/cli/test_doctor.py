@@ -53,6 +53,8 @@ def test_a_healthy_machine_is_left_as_it_was(world: Quick) -> None:
         "keys", "sites.rollout.replica", "trainer.state", "events.dir", "shards",
     }  # fmt: skip
     assert [f["check"] for f in done.json["findings"] if f["level"] != "ok"] == ["launcher"], "there is none here"
+    page = (ROOT / "docs/installing.md").read_text().replace("NAME", "rollout")
+    assert {check for check in good if f"`{check}`" not in page.split("## dcr doctor")[1]} == set(), "told on the page"
     shards = [f["found"].split(" /")[0] for f in done.json["findings"] if f["check"] == "shards"]
     assert shards == ["baseline", "sealed version", "replica of rollout", "checkpoint"]
     text = here(world, "doctor", "--receipt", "told.json").out
