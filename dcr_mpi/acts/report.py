@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from .logs import Run, job_of, read_runs
 
 _ACTS = {"encode": "encoded", "refit": "prepared", "commit": "", "apply": "applied"}  # and the act of its receipt
 _RANKS_APART_S = 60.0  # that ranks of one job may begin one after the other
+_APPLYING = {"check", "write", "wait", "verify"}  # stages of apply that refit has none of
 LONGEST = 50  # versions, where none are asked for
 
 
@@ -110,7 +111,7 @@ def _stage(
 ) -> dict[str, Any] | None:
     """Seconds of one act on a version: from the logs of all ranks, else from rank 0's receipt."""
     row: dict[str, Any] = {"version": version, "act": act, "subject": subject}
-    if job := job_of(runs, act, subject, version, since):
+    if job := _job(runs, act, subject, version, since):
         slowest = max(job, key=lambda r: r.wall)
         kinds = next((r.facts["kinds"] for r in job if "kinds" in r.facts), None)
         ranks = [{**to_plain(r), "facts": {k: v for k, v in r.facts.items() if k != "kinds"}} for r in job]
@@ -124,9 +125,29 @@ def _stage(
         receipt = found[0] if found else None
     if receipt is None:
         return None
-    row |= {"source": "receipt", "wall": sum(receipt.seconds.values()), "seconds": receipt.seconds}
+    seconds = receipt.seconds
+    if act == "apply" and "relay" in seconds:  # of a catch-up, which prepared in the same run
+        seconds = {name: s for name, s in seconds.items() if name in _APPLYING}
+    row |= {"source": "receipt", "wall": sum(seconds.values()), "seconds": seconds}
     kinds = receipt.detail.get("kinds")
     return row | {"size": receipt.ranks} | ({"kinds": kinds} if kinds else {})
+
+
+def _job(runs: Sequence[Run], act: str, subject: str, version: int, since: float) -> list[Run]:
+    """The runs of an act, by rank. A catch-up is one run that prepares and applies: it is taken apart."""
+    job = job_of(runs, act, subject, version, since)
+    if act == "refit":
+        return [_share(run, applying=False) if "write" in run.seconds else run for run in job]
+    if act == "apply" and not job:
+        caught = job_of(runs, "refit", subject, version, since)
+        return [_share(run, applying=True) for run in caught if any("write" in r.seconds for r in caught)]
+    return job
+
+
+def _share(run: Run, applying: bool) -> Run:
+    seconds = {name: s for name, s in run.seconds.items() if (name in _APPLYING) == applying}
+    wall = sum(seconds.values()) if applying else run.wall - sum(run.seconds[n] for n in _APPLYING & set(run.seconds))
+    return replace(run, wall=wall, seconds=seconds)
 
 
 def _receipts(paths: Iterable[Path], policy_sha: str, missing: list[str]) -> list[Receipt]:

@@ -155,6 +155,22 @@ def test_versions_that_are_not_whole(stages: Stages, tmp_path: Path) -> None:
     assert report(world, "--versions", "3..7")["missing"] == ["versions 4 to 7: not opened yet"]
 
 
+def test_a_catch_up_is_taken_apart(stages: Stages, tmp_path: Path) -> None:
+    """One run prepares and applies two versions: its seconds count once, and for the last of them."""
+    world = stages.copy("begun", tmp_path / "w").inside()
+    for step in (1, 2):
+        world.encode(step)
+        world.dcr(1, "commit", "--without", "rollout")
+    assert world.dcr(1, "refit", "--site", "rollout", "--catch-up")["replayed"] == [1, 2]
+    (log,) = [e for e in world.events("refit") if e["event"] == "end"]
+    for more in ((), ("--set", "events.dir=null")):
+        refit, apply = [s for s in report(world, *more)["stages"] if s["subject"] == "rollout"]
+        assert (refit["act"], refit["version"], apply["act"], apply["version"]) == ("refit", 2, "apply", 2)
+        assert "relay" in refit["seconds"] and "write" not in refit["seconds"]
+        assert "write" in apply["seconds"] and not {"relay", "plan"} & set(apply["seconds"])
+        assert refit["wall"] + apply["wall"] <= log["wall"] * 1.001
+
+
 def test_nothing_yet(stages: Stages, tmp_path: Path) -> None:
     world: Quick = stages.copy("begun", tmp_path / "w")
     assert report(world)["versions"] == []
