@@ -147,9 +147,8 @@ class Catalog:
     def _check_manifest(self, manifest: Manifest, version: int, anchor: bool, key: str) -> None:
         """Every number that is acted on must be what this version's encode would have written."""
         parts = manifest.parts
-        good = all(_SHA256.fullmatch(d) for d in (manifest.tiling, *(p.sha256 for p in parts))) and all(
-            p.index == k and p.key == self.part_key(version, k, p.sha256, anchor) and 0 < p.size <= _MAX_PART
-            for k, p in enumerate(parts)
+        good = bool(_SHA256.fullmatch(manifest.tiling)) and all(
+            self._is_entry(p, version, k, anchor) for k, p in enumerate(parts)
         )
         sums = (sum(p.size for p in parts), sum(p.elements for p in parts), sum(p.changed for p in parts))
         if not good or sums != (manifest.payload_bytes, manifest.elements, manifest.changed):
@@ -157,6 +156,20 @@ class Catalog:
                 key,
                 found="part keys, sizes or sums that do not follow from each other",
                 expected=f"the manifest of version {version}",
+                remedy="somebody wrote it who is no dcr encode: look at who may write to the store, abort this version",
+            )
+
+    def _is_entry(self, entry: PartEntry, version: int, index: int, anchor: bool) -> bool:
+        named = bool(_SHA256.fullmatch(entry.sha256)) and 0 < entry.size <= _MAX_PART
+        return named and (entry.index, entry.key) == (index, self.part_key(version, index, entry.sha256, anchor))
+
+    def check_entry(self, entry: PartEntry, version: int, index: int, key: str) -> None:
+        """Raise CorruptInput unless an entry found under ``key`` is one that encode would have written there."""
+        if not self._is_entry(entry, version, index, False):
+            raise CorruptInput(
+                key,
+                found=f"an entry of part {entry.index} under {entry.key[:80]!r}, {entry.size} bytes",
+                expected=f"that of part {index} of version {version}",
                 remedy="somebody wrote it who is no dcr encode: look at who may write to the store, abort this version",
             )
 

@@ -1,6 +1,6 @@
 """The journal of one shard and one version: absolute new words, durable before the first weight byte changes.
 
-A journal is a header that binds it to a manifest and to the shard's geometry, then one frame per part, then an end
+A journal is a header that binds it to a version and to the shard's geometry, then one frame per part, then an end
 frame. Each frame carries its own digest, so a torn tail is recognised. A journal is written by one job only; the next
 one takes its whole frames over into a journal of its own, and need not fetch those parts again. A frame holds what
 the part adds to the state digest and its *patches*: words at positions of a block, as gaps (see the codec) or whole,
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,9 @@ from .region import Region
 MAGIC = b"DCRJRNL\n"
 _START = struct.Struct("<8sII")
 _FRAME = struct.Struct("<IIQ")
+_HEAD = struct.Struct("<32sI")
+_LANES = struct.Struct("<IQQ")
+_FORMAT = 2
 _PATCH = struct.Struct("<IBBBBQQQIII16s")
 _PART, _END = 1, 2
 _SPARSE, _DENSE = 0, 1
@@ -38,7 +41,7 @@ _MAX_FRAME = 4 << 30
 class Binding:
     """What a journal is for; a journal with any other binding is not used."""
 
-    manifest_sha256: str
+    versions_sha256: str  # of a version's announcement, or of all manifests of a fold
     shard: str
     geometry_sha256: str  # of the shard's datasets: paths, offsets, shapes, dtypes
 
@@ -65,23 +68,31 @@ class Patch:
 
 @dataclass(frozen=True)
 class Frame:
-    """One part's share of a shard: lanes by tensor index, and patches."""
+    """One part's share of a shard: lanes by tensor index, and patches; ``source``: the part's SHA-256 in hex."""
 
     lanes: dict[int, Lanes]
     patches: Sequence[Patch]
+    source: str = "0" * 64
 
 
 class JournalWriter:
     """Begins a journal with what ``earlier`` ones hold. ``done`` are the parts that it has.
 
-    Whole frames of the earlier journals are copied, and durable before this returns. One with another binding (an
-    earlier try at another manifest, a rewritten shard) or with a damaged frame gives nothing, or what precedes that.
+    Whole frames of the earlier journals are copied, and durable before this returns; of those, ones of a part whose
+    digest is not among the ``sources`` (None: any) are left out. A journal with another binding (an earlier try at
+    another version, a rewritten shard) or with a damaged frame gives nothing, or what precedes that.
     """
 
-    def __init__(self, path: Path, binding: Binding, earlier: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        binding: Binding,
+        earlier: Sequence[Path] = (),
+        sources: Mapping[int, str] | None = None,
+    ) -> None:
         self.path = path
         self.done: set[int] = set()
-        self.frames: list[tuple[int, dict[int, Lanes]]] = []
+        self.frames: list[tuple[int, str, dict[int, Lanes]]] = []  # part, source, lanes
         self.bytes = 0
         durable.make_dirs(path.parent)
         try:
@@ -90,25 +101,28 @@ class JournalWriter:
             raise from_os_error(error, f"journal {path}") from error
         try:
             text = dumps(binding)
-            header = _START.pack(MAGIC, 1, len(text)) + text
+            header = _START.pack(MAGIC, _FORMAT, len(text)) + text
             self._end = self._write(header + block_digest(header), 0)
             for other in earlier:
-                self._adopt(other, binding)
+                self._adopt(other, binding, sources)
             if self.done:
                 self._sync()
         except BaseException:
             self.close()
             raise
 
-    def _adopt(self, other: Path, binding: Binding) -> None:
+    def _adopt(self, other: Path, binding: Binding, sources: Mapping[int, str] | None) -> None:
         try:
             fd = os.open(other, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return  # that job never came as far as this shard
         try:
             for kind, part, payload, _ in _frames(fd, _check_header(fd, binding, str(other)), str(other)):
-                if kind == _PART and part not in self.done:
-                    self._add(part, payload, _unpack_lanes(payload, str(other))[0])
+                if kind != _PART or part in self.done:
+                    continue
+                source, lanes, _ = _unpack_head(payload, str(other))
+                if sources is None or sources.get(part) == source:
+                    self._add(part, payload, source, lanes)
         except CorruptInput:
             pass  # a torn tail, or a journal of something else: what was whole so far stands
         finally:
@@ -116,7 +130,7 @@ class JournalWriter:
 
     def append(self, part: int, frame: Frame) -> None:
         """Add one part's frame."""
-        payload = b"".join([_pack_lanes(frame.lanes), *map(_pack_patch, frame.patches)])
+        payload = b"".join([_pack_head(frame), *map(_pack_patch, frame.patches)])
         if len(payload) > _MAX_FRAME:
             raise ResourceError(
                 f"journal {self.path}",
@@ -124,7 +138,7 @@ class JournalWriter:
                 expected=f"at most {_MAX_FRAME}",
                 remedy="encode with a smaller codec.part_mib",
             )
-        self._add(part, payload, frame.lanes)
+        self._add(part, payload, frame.source, frame.lanes)
 
     def finish(self) -> None:
         """Write the end frame, make everything durable, close."""
@@ -137,10 +151,10 @@ class JournalWriter:
             os.close(self._fd)
             self._fd = -1
 
-    def _add(self, part: int, payload: bytes, lanes: dict[int, Lanes]) -> None:
+    def _add(self, part: int, payload: bytes, source: str, lanes: dict[int, Lanes]) -> None:
         self._frame(_PART, part, payload)
         self.done.add(part)
-        self.frames.append((part, lanes))
+        self.frames.append((part, source, lanes))
 
     def _sync(self) -> None:
         try:
@@ -189,7 +203,7 @@ def read_journal(path: Path, binding: Binding) -> Iterator[tuple[int, Patch]]:
                 if part != parts:
                     raise _bad(str(path), f"{parts} parts", f"{part}")
                 return
-            at = _unpack_lanes(payload, str(path))[1]
+            at = _unpack_head(payload, str(path))[2]
             while at < len(payload):
                 patch, at = _unpack_patch(payload, at, str(path))
                 yield part, patch
@@ -230,12 +244,12 @@ def _check_header(fd: int, binding: Binding, what: str) -> int:
     if len(head) < _START.size:
         raise _bad(what, f"{len(head)} bytes", "a header")
     magic, version, length = _START.unpack(head)
-    if magic != MAGIC or version != 1 or length > 1 << 16:
-        raise _bad(what, f"magic {magic!r}, format {version}", "a journal of format 1")
+    if magic != MAGIC or version != _FORMAT or length > 1 << 16:
+        raise _bad(what, f"magic {magic!r}, format {version}", f"a journal of format {_FORMAT}")
     end = _START.size + length
     raw = os.pread(fd, end + BLOCK_DIGEST_BYTES, 0)
     if block_digest(raw[:end]) != raw[end:] or loads(Binding, raw[_START.size : end], what) != binding:
-        raise _bad(what, "another binding", f"shard {binding.shard}, manifest {binding.manifest_sha256[:16]}")
+        raise _bad(what, "another binding", f"shard {binding.shard}, versions {binding.versions_sha256[:16]}")
     return end + BLOCK_DIGEST_BYTES
 
 
@@ -265,16 +279,18 @@ def _pread(fd: int, length: int, at: int) -> bytes:
     return b"".join(chunks)
 
 
-def _pack_lanes(lanes: dict[int, Lanes]) -> bytes:
-    return struct.pack("<I", len(lanes)) + b"".join(struct.pack("<IQQ", t, *lanes[t]) for t in sorted(lanes))
+def _pack_head(frame: Frame) -> bytes:
+    head = _HEAD.pack(bytes.fromhex(frame.source), len(frame.lanes))
+    return head + b"".join(_LANES.pack(t, *frame.lanes[t]) for t in sorted(frame.lanes))
 
 
-def _unpack_lanes(payload: bytes, what: str) -> tuple[dict[int, Lanes], int]:
-    (count,) = struct.unpack_from("<I", payload)
-    if 4 + 20 * count > len(payload):
+def _unpack_head(payload: bytes, what: str) -> tuple[str, dict[int, Lanes], int]:
+    """Source, lanes and the length of both."""
+    source, count = _HEAD.unpack_from(payload) if len(payload) >= _HEAD.size else (b"", 0)
+    end = _HEAD.size + _LANES.size * count
+    if not source or end > len(payload):
         raise _bad(what, f"{count} lanes", "lanes inside the frame")
-    rows = struct.iter_unpack("<IQQ", payload[4 : 4 + 20 * count])
-    return {t: (a, b) for t, a, b in rows}, 4 + 20 * count
+    return source.hex(), {t: (a, b) for t, a, b in _LANES.iter_unpack(payload[_HEAD.size : end])}, end
 
 
 def _pack_patch(p: Patch) -> bytes:

@@ -26,7 +26,7 @@ from dcr_mpi.hdf5 import create_shard
 from dcr_mpi.journal import Binding, JournalWriter, read_journal
 from dcr_mpi.kernels.api import Kernels
 from dcr_mpi.layout import Place, build, cut_parts, make_tiles, tensors_of
-from dcr_mpi.model import Layout, Manifest, PartEntry, Policy, ShardLayout, Tiling
+from dcr_mpi.model import Layout, Open, Policy, ShardLayout, Tiling
 from dcr_mpi.wire import PartHeader
 
 from .data import DataSet
@@ -110,11 +110,8 @@ class World:
 
     def prepare(self, parts: list[Built]) -> dict[int, tuple[int, int]]:
         """Decode and check all parts and write their journal frames; returns the lanes by tensor."""
-        entries = tuple(
-            PartEntry(k, f"part-{k}", len(b.data), _DIGEST, b.words, b.changed) for k, b in enumerate(parts)
-        )
-        manifest = Manifest(_DIGEST, 1, 0, _DIGEST, _DIGEST, (), _DIGEST, entries, 0, 0, 0, 0)
-        landing = Landing(self._policy, self._tiling, manifest, self._base, {0: self._inventory}, self._kernels)
+        opened = Open(_DIGEST, 1, 0, _DIGEST, _DIGEST, len(parts))
+        landing = Landing(self._policy, self._tiling, opened, self._base, {0: self._inventory}, self._kernels)
         self._journal.unlink(missing_ok=True)
         writer = JournalWriter(self._journal, _BINDING)
         total: dict[int, tuple[int, int]] = {}

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ..catalog import Catalog
 from ..digest import sha256
 from ..errors import CorruptInput
-from ..model import Manifest, PartEntry
+from ..jsonable import dumps
+from ..model import Manifest, Open, PartEntry
 
 MAX_LINKS = 64
 _MAX_BUNDLE = 256 << 20
@@ -97,8 +98,17 @@ def bundles(links: Sequence[Link]) -> tuple[PartEntry, ...]:
     """One entry per part index for all links together: what the relay moves as one piece."""
     if len(links) == 1:
         return links[0].manifest.parts
+    if not links:
+        return ()
     return tuple(
-        PartEntry(k, "", sum(e.size for e in every), "", every[-1].elements, sum(e.changed for e in every))
+        PartEntry(
+            k,
+            "",
+            sum(e.size for e in every),
+            sha256("\n".join(e.sha256 for e in every).encode()),
+            every[-1].elements,
+            sum(e.changed for e in every),
+        )
         for k, every in enumerate(zip(*(link.manifest.parts for link in links), strict=True))
     )
 
@@ -110,6 +120,12 @@ def fetch_bundle(
     return b"".join(catalog.part(link.manifest.parts[entry.index], wait_s, poll_s) for link in links)
 
 
-def binding_of(shas: Sequence[str]) -> str:
-    """What a journal of these versions is bound to: a version's own manifest, or all manifests of a fold in order."""
-    return shas[0] if len(shas) == 1 else sha256("\n".join(shas).encode())
+def opening(manifest: Manifest) -> Open:
+    """The announcement that a manifest seals."""
+    m = manifest
+    return Open(m.policy_sha256, m.version, m.base, m.base_state, m.tiling, len(m.parts))
+
+
+def binding_of(opened: Open, links: Sequence[Link]) -> str:
+    """What a journal is bound to: a version's announcement, or all manifests of a fold in order."""
+    return sha256(dumps(opened)) if len(links) < 2 else sha256("\n".join(link.sha256 for link in links).encode())

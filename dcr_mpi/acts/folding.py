@@ -15,9 +15,9 @@ from ..hdf5 import Inventory
 from ..journal import Frame, Patch
 from ..kernels.api import Kernels
 from ..layout import Span, part_spans
-from ..model import Policy, Tiling
+from ..model import Open, Policy, Tiling
 from ..scratch import Scratch
-from .chain import Link
+from .chain import Link, opening
 from .landing import Landing
 
 _Held = dict[tuple[int, int], np.ndarray]  # (tile, first word) of a block -> its words so far
@@ -41,7 +41,9 @@ class Folding:
         self._policy, self._tiling, self._links = policy, tiling, links
         self._replica, self._kernels = replica, kernels
         scratch = Scratch()  # one for all: each bucket is done before the next is begun
-        self._landings = [Landing(policy, tiling, k.manifest, replica, inventories, kernels, scratch) for k in links]
+        self._landings = [
+            Landing(policy, tiling, opening(k.manifest), replica, inventories, kernels, scratch) for k in links
+        ]
 
     def shards_of(self, part: int) -> set[int]:
         """This rank's shards in which a part lands."""
@@ -122,12 +124,13 @@ def _keys(table: BlockTable) -> list[tuple[int, int]]:
 def landing_of(
     policy: Policy,
     tiling: Tiling,
+    opened: Open,
     links: Sequence[Link],
     replica: Checkpoint,
     inventories: Mapping[int, Inventory],
     kernels: Kernels,
 ) -> Landing | Folding:
-    """What lands the parts, or the bundles, of these versions."""
-    if len(links) == 1:
-        return Landing(policy, tiling, links[0].manifest, replica, inventories, kernels)
+    """What lands the parts of a version, sealed or not, or the bundles of several."""
+    if len(links) < 2:
+        return Landing(policy, tiling, opened, replica, inventories, kernels)
     return Folding(policy, tiling, links, replica, inventories, kernels)

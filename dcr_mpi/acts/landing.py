@@ -16,7 +16,7 @@ from ..hdf5 import Inventory, region
 from ..journal import Frame, Patch
 from ..kernels.api import Changes, Kernels
 from ..layout import Place, Placement, geometry_rows, part_spans, tile_region
-from ..model import Manifest, Policy, Tiling
+from ..model import Open, Policy, Tiling
 from ..scratch import Scratch
 from ..wire import PartHeader, unpack_part
 from .replica import RESTORE
@@ -39,13 +39,13 @@ class Landing:
         self,
         policy: Policy,
         tiling: Tiling,
-        manifest: Manifest,
+        opened: Open,
         replica: Checkpoint,
         inventories: Mapping[int, Inventory],
         kernels: Kernels,
         scratch: Scratch | None = None,
     ) -> None:
-        self._policy, self._tiling, self._manifest = policy, tiling, manifest
+        self._policy, self._tiling, self._opened = policy, tiling, opened
         self._replica, self._kernels, self._scratch = replica, kernels, scratch or Scratch()
         self._datasets = {s: by_name(inv) for s, inv in inventories.items()}
         self._numbers = {s: {d.path: k for k, d in enumerate(inv.datasets)} for s, inv in inventories.items()}
@@ -85,18 +85,17 @@ class Landing:
         CorruptInput
             As :meth:`land`.
         """
-        entry = self._manifest.parts[part]
+        what, v = f"part {part}", self._opened
         spans = part_spans(self._tiling, self._policy.tensors, part)
         names = {s.tile: self._policy.tensors[self._tiling.tiles[s.tile].tensor].dtype for s in spans}
-        cover = Cover(f"part {entry.index}", spans, names, self._tiling.block)
-        header, buckets = unpack_part(data, f"part {entry.index}", cover.buckets)
-        m = self._manifest
-        bound = PartHeader.bound(m.policy_sha256, m.tiling, m.version, m.base, entry.index, len(buckets))
+        cover = Cover(what, spans, names, self._tiling.block)
+        header, buckets = unpack_part(data, what, cover.buckets)
+        bound = PartHeader.bound(v.policy_sha256, v.tiling, v.version, v.base, part, len(buckets))
         if header != bound:
             raise CorruptInput(
-                f"part {entry.index}",
+                what,
                 found=f"a part of version {header.version}, base {header.base}, index {header.index}",
-                expected=f"version {m.version}, base {m.base}, index {entry.index} of this policy and tiling",
+                expected=f"version {v.version}, base {v.base}, index {part} of this policy and tiling",
             )
         readers = []
         for bucket in buckets:
@@ -104,7 +103,7 @@ class Landing:
             cover.take(readers[-1])
             copies = [self.copies(s.tile) for s in readers[-1].table.spans]
             if max(copies) and not min(copies):
-                raise CorruptInput(f"part {entry.index}", found="a bucket with several destinations", expected="one")
+                raise CorruptInput(what, found="a bucket with several destinations", expected="one")
         cover.finish()
         return readers
 
@@ -197,7 +196,7 @@ class Landing:
         return BaseMismatch(
             self._where(table, block),
             found="other bytes in the replica",
-            expected=f"those of version {self._manifest.base}",
+            expected=f"those of version {self._opened.base}",
             remedy="the replica is untouched; dcr verify names what differs. " + RESTORE,
         )
 

@@ -5,6 +5,7 @@ Pure of the store and of ranks; :mod:`.encode` decides which rank builds which p
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -177,11 +178,16 @@ class PartBuilder:
             ) from error
 
 
-def share(sizes: Sequence[int], rank: int, ranks: int) -> range:
-    """The consecutive items of rank ``rank`` when items of these sizes are dealt out evenly, in order."""
-    total, at, owner = sum(sizes), 0, []
-    for size in sizes:
-        owner.append(min(at * ranks // total, ranks - 1) if total else 0)
-        at += size
-    mine = [i for i, who in enumerate(owner) if who == rank]
-    return range(mine[0], mine[-1] + 1) if mine else range(0)
+def share(sizes: Sequence[int], rank: int, ranks: int) -> list[int]:
+    """The items of rank ``rank``, increasing: each in turn goes to the rank that has least so far.
+
+    All ranks together come through the items about in order, so that receivers, who take them in order, can follow.
+    """
+    loads = [(0, other) for other in range(ranks)]
+    mine = []
+    for item, size in enumerate(sizes):
+        load, owner = loads[0]
+        heapq.heapreplace(loads, (load + size, owner))
+        if owner == rank:
+            mine.append(item)
+    return mine

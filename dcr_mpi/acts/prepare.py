@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from ..digest import Lanes, add, lanes_hex, lanes_of
-from ..errors import VerifyFailed
+from ..digest import Lanes, add, lanes_hex, lanes_of, sha256
+from ..errors import CorruptInput, VerifyFailed
 from ..hdf5 import Inventory
 from ..journal import JournalWriter
 from ..jsonable import dumps, loads
 from ..lease import Fence
-from ..model import Manifest, Policy, Receipt, ReplicaRecord, Tiling
-from .chain import bundles, fetch_bundle
+from ..model import Manifest, Open, PartEntry, Policy, Receipt, ReplicaRecord, Tiling
+from .chain import Link, bundles, fetch_bundle, opening
 from .folding import landing_of
 from .holding import holding
 from .ports import Ports
-from .prepare_plan import PrepareJob, PreparePlan, check_fits, prepare_plan
+from .prepare_plan import PrepareJob, PreparePlan, check_fits, check_not_aborted, prepare_plan
 from .relay import relay
 from .replica import RESTORE, Replica, journal
 from .state import check_digests, check_manifest
+from .stream import Awaited, check_taken
+from .stream import fetch as fetch_announced
 from .tiling import load_tiling
 
 
 def prepare(ports: Ports, job: PrepareJob) -> Receipt | None:
     """Prepare a version at one site. Every rank calls it; running it again fetches only what is missing.
+
+    A version that is not sealed yet is followed while its publisher encodes it, if the job may wait.
 
     Returns
     -------
@@ -35,11 +41,13 @@ def prepare(ports: Ports, job: PrepareJob) -> Receipt | None:
     Raises
     ------
     NotReady
-        No replica, no such version yet, or an apply that was interrupted.
+        No replica, no such version yet, its publisher fell silent, or an apply that was interrupted.
     BaseMismatch
         The replica is at another version, of another policy, or holds other bytes. It is untouched.
     GeometryError
         The version was not cut for this site's layout.
+    Conflict
+        The version was aborted, or is sealed with other parts than were announced.
     CorruptInput, VerifyFailed
         A part is not what the manifest says, or does not decode to the target.
     """
@@ -47,29 +55,66 @@ def prepare(ports: Ports, job: PrepareJob) -> Receipt | None:
     with holding(ports, replica) as fence:
         with ports.events.stage("plan"):
             plan = loads(PreparePlan, ports.once("plan", lambda: dumps(prepare_plan(ports, job, replica))), "plan")
-            if not plan.links:
+            if (opened := plan.opened) is None:
                 return None
             policy = loads(Policy, ports.once("policy", lambda: dumps(ports.catalog.policy()[0])), "policy.json")
-            manifest = plan.last
-            tiling = load_tiling(ports, manifest.tiling, policy, manifest.policy_sha256, len(manifest.parts))
-            check_fits(tiling, plan.layout, manifest.version)
+            tiling = load_tiling(ports, opened.tiling, policy, opened.policy_sha256, opened.parts)
+            check_fits(tiling, plan.layout, opened.version)
             for link in plan.links:
                 check_manifest(policy, link.manifest)
             what, record = f"record of replica {replica.directory}", plan.record
             check_digests(what, policy.tensors, record.tensors, record.state, RESTORE)
-        lanes = _receive(ports, job, replica, policy, tiling, plan, fence)
-        _check_state(policy, plan.record, manifest, lanes)
-        raw = ports.once("prepared receipt", lambda: dumps(_seal(ports, job, replica, plan, tiling, fence)))
+        taken, lanes = _receive(ports, job, replica, policy, tiling, plan, opened, fence)
+        sealed = plan.links or (_sealed(ports, job, policy, opened),)
+        if not plan.links:
+            check_taken(taken, sealed[0].manifest.parts, opened.version)
+            ports.comm.barrier("parts as they were sealed")
+        _check_state(policy, plan.record, sealed[-1].manifest, lanes)
+        raw = ports.once("prepared receipt", lambda: dumps(_seal(ports, job, replica, plan, sealed, tiling, fence)))
         return loads(Receipt, raw, "prepared receipt")
 
 
+def _sealed(ports: Ports, job: PrepareJob, policy: Policy, opened: Open) -> Link:
+    """The manifest of the version that was followed, once there is one."""
+    catalog, version = ports.catalog, opened.version
+
+    def look() -> tuple[Manifest, str] | None:
+        check_not_aborted(catalog, version)
+        return catalog.manifest(version)
+
+    def wait() -> bytes:
+        found = catalog.wait(f"manifest of version {version}", look, job.wait_s, job.poll_s)
+        if opening(found[0]) != opened:
+            raise CorruptInput(
+                f"manifest of version {version}",
+                found="one of another announcement",
+                expected="that of the version that was followed",
+                remedy="somebody wrote it who is no dcr encode: look at who may write to the store",
+            )
+        return dumps(Link(*found))
+
+    with ports.events.stage("wait"):
+        link = loads(Link, ports.once("manifest", wait), f"manifest of version {version}")
+    check_manifest(policy, link.manifest)
+    return link
+
+
 def _receive(
-    ports: Ports, job: PrepareJob, replica: Replica, policy: Policy, tiling: Tiling, plan: PreparePlan, fence: Fence
-) -> np.ndarray:
-    """Relay and journal; returns the summed lanes of all ranks, uint64 (tensors, 2)."""
-    manifest, entries = plan.last, bundles(plan.links)
-    own = replica.journals(manifest.version, fence.epoch)
-    earlier = [folder for folder in replica.sets(manifest.version) if folder.name < own.name]
+    ports: Ports,
+    job: PrepareJob,
+    replica: Replica,
+    policy: Policy,
+    tiling: Tiling,
+    plan: PreparePlan,
+    opened: Open,
+    fence: Fence,
+) -> tuple[set[tuple[int, str]], np.ndarray]:
+    """Relay and journal: what this rank's journals are made of, as (part, its SHA-256), and the summed lanes of all
+    ranks, uint64 (tensors, 2)."""
+    entries: Sequence[PartEntry | Awaited] = bundles(plan.links) or [Awaited(k) for k in range(opened.parts)]
+    sources = {k: e.sha256 for k, e in enumerate(entries) if isinstance(e, PartEntry)}
+    own = replica.journals(opened.version, fence.epoch)
+    earlier = [folder for folder in replica.sets(opened.version) if folder.name < own.name]
     layout = plan.layout.layout
     journals: dict[int, JournalWriter] = {}
     with replica.checkpoint(layout) as checkpoint:
@@ -79,54 +124,67 @@ def _receive(
                 inventories[shard] = checkpoint.inventory(shard)
                 replica.check_size(inventories[shard], plan.record)
                 binding = replica.binding(plan.binding, inventories[shard])
-                journals[shard] = JournalWriter(journal(own, shard), binding, [journal(e, shard) for e in earlier])
-            landing = landing_of(policy, tiling, plan.links, checkpoint, inventories, ports.kernels)
+                older = [journal(e, shard) for e in earlier]
+                journals[shard] = JournalWriter(journal(own, shard), binding, older, sources if plan.links else None)
+            landing = landing_of(policy, tiling, opened, plan.links, checkpoint, inventories, ports.kernels)
             missing = [
                 landing.shards_of(k) - {s for s, j in journals.items() if k in j.done} for k in range(len(entries))
             ]
-            _make_room(ports, replica, manifest, sum(e.changed for e in entries), any(missing), fence)
-            total = sum(e.size for e, shards in zip(entries, missing, strict=True) if shards)
+            _make_room(ports, replica, plan, any(missing), fence)
+            total = sum(e.size or 0 for e, shards in zip(entries, missing, strict=True) if shards)
             progress = ports.events.progress(total, "refit")
 
-            def consume(part: int, data: object) -> None:
-                with ports.events.stage("decode", entries[part].size):
+            def consume(part: int, data: Any) -> None:
+                with ports.events.stage("decode", len(data)):
                     frames = landing.land(part, data, missing[part])
+                source = sources.get(part) or sha256(data)
                 with ports.events.stage("journal"):
                     for shard, frame in frames.items():
-                        journals[shard].append(part, frame)
+                        journals[shard].append(part, dataclasses.replace(frame, source=source))
 
             with ports.events.stage("relay"):
                 moved = relay(
                     ports.comm,
                     entries,
                     [bool(m) for m in missing],
-                    lambda entry: fetch_bundle(ports.catalog, plan.links, entry, job.wait_s, job.poll_s),
+                    lambda entry: _fetch(ports, job, plan, opened, entry),
                     consume,
                     degree=job.degree,
                     window=job.window,
+                    wait_s=job.wait_s,
                     moved=progress.add,
                 )
-            ports.events.emit("relayed", version=manifest.version, **moved)
-            ports.events.note(version=manifest.version, **moved)
+            ports.events.emit("relayed", version=opened.version, **moved)
+            ports.events.note(version=opened.version, **moved)
             with ports.events.stage("journal"):
                 for writer in journals.values():
                     writer.finish()
             progress.done()
-            return ports.comm.sum(_sum(journals, len(policy.tensors)), "state digest of the prepared version")
+            taken = {(part, source) for writer in journals.values() for part, source, _ in writer.frames}
+            return taken, ports.comm.sum(_sum(journals, len(policy.tensors)), "state digest of the prepared version")
         finally:
             for writer in journals.values():
                 writer.close()
 
 
-def _make_room(ports: Ports, replica: Replica, manifest: Manifest, changed: int, missing: bool, fence: Fence) -> None:
-    """Once every rank took over what unfinished tries hold, those go; there must be room for what is still to come.
+def _fetch(ports: Ports, job: PrepareJob, plan: PreparePlan, opened: Open, entry: PartEntry | Awaited) -> bytes:
+    if isinstance(entry, PartEntry):
+        return fetch_bundle(ports.catalog, plan.links, entry, job.wait_s, job.poll_s)
+    return fetch_announced(ports.catalog, opened.version, entry.index, job.wait_s, job.poll_s)
+
+
+def _make_room(ports: Ports, replica: Replica, plan: PreparePlan, missing: bool, fence: Fence) -> None:
+    """Once every rank took over what unfinished tries hold, those go; there must be room for what is still to come,
+    where that is known.
 
     A finished set stays until this job's own is finished.
     """
+    assert plan.opened is not None
     short = int(ports.comm.sum(np.array([missing], np.uint64), "parts missing")[0])
     if ports.comm.rank == 0:
-        replica.drop_sets(manifest.version, fence.epoch, fence, sealed=False)
-    if short and ports.comm.rank == 0:
+        replica.drop_sets(plan.opened.version, fence.epoch, fence, sealed=False)
+    if short and plan.links and ports.comm.rank == 0:
+        manifest, changed = plan.links[-1].manifest, sum(link.manifest.changed for link in plan.links)
         width = manifest.dense_bytes / max(manifest.elements, 1)
         need = int(min(manifest.dense_bytes, changed * (1 + width)))
         replica.check_room(need, "journals", f"{changed} changed words")
@@ -136,7 +194,7 @@ def _make_room(ports: Ports, replica: Replica, manifest: Manifest, changed: int,
 def _sum(journals: dict[int, JournalWriter], tensors: int) -> np.ndarray:
     total: dict[int, Lanes] = {}
     for writer in journals.values():
-        for _, lanes in writer.frames:
+        for _, _, lanes in writer.frames:
             for tensor, pair in lanes.items():
                 total[tensor] = add(total.get(tensor, (0, 0)), pair)
     out = np.zeros((tensors, 2), np.uint64)
@@ -158,18 +216,26 @@ def _check_state(policy: Policy, record: ReplicaRecord, manifest: Manifest, move
             )
 
 
-def _seal(ports: Ports, job: PrepareJob, replica: Replica, plan: PreparePlan, tiling: Tiling, fence: Fence) -> Receipt:
+def _seal(
+    ports: Ports,
+    job: PrepareJob,
+    replica: Replica,
+    plan: PreparePlan,
+    sealed: Sequence[Link],
+    tiling: Tiling,
+    fence: Fence,
+) -> Receipt:
     """Rank 0, once every rank's journals are durable: the local receipt, then the store's; then older sets may go."""
-    manifest = plan.last
+    manifest = sealed[-1].manifest
     receipt = ports.receipt(
         "prepared",
         replica.site,
         manifest,
-        plan.links[-1].sha256,
+        sealed[-1].sha256,
         detail={
             "layout": tiling.layouts[replica.site],
             "shards": len(plan.layout.layout.shards),
-            "versions": [link.manifest.version for link in plan.links],
+            "versions": [link.manifest.version for link in sealed],
             "binding": plan.binding,
         },
     )

@@ -5,20 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..catalog import check_policy
+from ..catalog import Catalog, check_policy
 from ..digest import sha256
 from ..errors import BaseMismatch, Conflict, GeometryError, NotReady
 from ..jsonable import dumps
-from ..model import Manifest, ReplicaRecord, SiteLayout, Tiling
-from .chain import Link, binding_of, committed_after, foldable, following
+from ..model import Open, ReplicaRecord, SiteLayout, Tiling
+from .chain import Link, binding_of, committed_after, foldable, following, opening
 from .ports import Ports
 from .replica import RESTORE, Replica
 
 
 @dataclass(frozen=True)
 class PrepareJob:
-    """What to prepare. ``version`` None: the next one that is made from the replica's. ``wait_s``: for its manifest,
-    and for each part that the store shows later than the manifest.
+    """What to prepare. ``version`` None: the next one that is made from the replica's.
+
+    ``wait_s``: for its announcement, then for each part while it is being encoded, then for its manifest; with 0 only
+    a sealed version is prepared.
 
     ``fold``: all committed versions after the replica's at once, as far as they are cut alike, ``until`` a version.
     ``report``: put the receipt in the store.
@@ -39,18 +41,19 @@ class PrepareJob:
 
 @dataclass(frozen=True)
 class PreparePlan:
-    links: tuple[Link, ...]  # what to prepare: mostly one version; none where the replica is up to date
+    """``opened``: what to prepare, None where the replica is up to date; ``links``: its manifest, or those of all
+    versions of a fold; none where it is not sealed yet."""
+
+    opened: Open | None
+    links: tuple[Link, ...]
     record: ReplicaRecord
     layout: SiteLayout
 
     @property
-    def last(self) -> Manifest:
-        return self.links[-1].manifest
-
-    @property
     def binding(self) -> str:
         """What the journals are bound to."""
-        return binding_of([link.sha256 for link in self.links])
+        assert self.opened is not None
+        return binding_of(self.opened, self.links)
 
 
 def prepare_plan(ports: Ports, job: PrepareJob, replica: Replica) -> PreparePlan:
@@ -78,19 +81,41 @@ def prepare_plan(ports: Ports, job: PrepareJob, replica: Replica) -> PreparePlan
         links = foldable(committed_after(catalog, record.version, job.until))
         for link in links:
             check_policy(link.manifest.policy_sha256, policy_sha, f"manifest of version {link.manifest.version}")
-        return PreparePlan(_from_base(replica, record, tuple(links)), record, layout)
+        if links:
+            _check_base(replica, record, opening(links[0].manifest))
+        return PreparePlan(opening(links[-1].manifest) if links else None, tuple(links), record, layout)
     version = job.version if job.version is not None else next_version(ports, record, job.wait_s, job.poll_s)
     if version is None:
-        return PreparePlan((), record, layout)
+        return PreparePlan(None, (), record, layout)
     found = catalog.manifest(version)
-    if found is None:
-        decision = catalog.decision(version)
-        if decision is not None and decision.commit:
-            raise catalog.collected(version)
-        what = f"manifest of version {version}"
-        found = catalog.wait(what, lambda: catalog.manifest(version), job.wait_s, job.poll_s)
-    manifest, manifest_sha = found
-    check_policy(manifest.policy_sha256, policy_sha, f"manifest of version {version}")
+    opened = opening(found[0]) if found is not None else _opened(ports, job, version)
+    check_policy(opened.policy_sha256, policy_sha, f"version {version}")
+    check_not_aborted(catalog, version)
+    if found is not None and record.version == version and record.state == found[0].state:
+        return PreparePlan(None, (), record, layout)
+    _check_base(replica, record, opened)
+    return PreparePlan(opened, (Link(*found),) if found is not None else (), record, layout)
+
+
+def _opened(ports: Ports, job: PrepareJob, version: int) -> Open:
+    """The announcement of a version that is not sealed yet."""
+    catalog = ports.catalog
+    decision = catalog.decision(version)
+    if decision is not None and decision.commit:
+        raise catalog.collected(version)
+    opened = catalog.wait(f"version {version}", lambda: catalog.opened(version), job.wait_s, job.poll_s)
+    if not job.wait_s:
+        raise NotReady(
+            f"manifest of version {version}",
+            found="a version that is being encoded",
+            expected="a sealed one",
+            remedy="wait for it (dcr refit --wait S), or look whether dcr encode runs",
+        )
+    return opened
+
+
+def check_not_aborted(catalog: Catalog, version: int) -> None:
+    """Raise Conflict where it was decided to abort a version."""
     decision = catalog.decision(version)
     if decision is not None and not decision.commit:
         raise Conflict(
@@ -99,23 +124,17 @@ def prepare_plan(ports: Ports, job: PrepareJob, replica: Replica) -> PreparePlan
             expected="a version to prepare",
             remedy="nothing to do: wait for the next version",
         )
-    if record.version == version and record.state == manifest.state:
-        return PreparePlan((), record, layout)
-    return PreparePlan(_from_base(replica, record, (Link(manifest, manifest_sha),)), record, layout)
 
 
-def _from_base(replica: Replica, record: ReplicaRecord, links: tuple[Link, ...]) -> tuple[Link, ...]:
-    """The links, which must begin at the replica's version and state."""
-    if links:
-        first = links[0].manifest
-        if (record.version, record.state) != (first.base, first.base_state):
-            raise BaseMismatch(
-                f"replica {replica.directory}",
-                found=f"version {record.version}, state {record.state[:16]}",
-                expected=f"version {first.base}, state {first.base_state[:16]}, the base of version {first.version}",
-                remedy="let dcr refit choose the next version in the chain (--catch-up takes them all). Or: " + RESTORE,
-            )
-    return links
+def _check_base(replica: Replica, record: ReplicaRecord, first: Open) -> None:
+    """Raise BaseMismatch unless a version is made from the replica's."""
+    if (record.version, record.state) != (first.base, first.base_state):
+        raise BaseMismatch(
+            f"replica {replica.directory}",
+            found=f"version {record.version}, state {record.state[:16]}",
+            expected=f"version {first.base}, state {first.base_state[:16]}, the base of version {first.version}",
+            remedy="let dcr refit choose the next version in the chain (--catch-up takes them all). Or: " + RESTORE,
+        )
 
 
 def next_version(

@@ -20,6 +20,7 @@ from ..layout import part_spans
 from ..model import Manifest, Open, PartEntry, Policy, Receipt, Tiling
 from .parts import Built, PartBuilder, share
 from .ports import Ports
+from .stream import announce
 
 _UPLOADS = 2
 
@@ -86,7 +87,7 @@ def publish(
             for tensor, lanes in built.lanes.items():
                 sums[tensor] += np.array([*lanes, *built.counts[tensor]], np.uint64)
             entries.append(_entry(ports, built, version, index, anchor))
-            uploads.append(pool.submit(_put, ports, entries[-1], built.data))
+            uploads.append(pool.submit(_put, ports, entries[-1], built.data, None if anchor else version))
             while len(uploads) > _UPLOADS:
                 uploads.popleft().result()
             progress.add(sizes[index])
@@ -145,7 +146,8 @@ def _entry(ports: Ports, built: Built, version: int, index: int, anchor: bool) -
     return PartEntry(index, key, len(built.data), digest, built.words, built.changed)
 
 
-def _put(ports: Ports, entry: PartEntry, data: bytes) -> None:
+def _put(ports: Ports, entry: PartEntry, data: bytes, version: int | None) -> None:
+    """Put a part, and then, of a delta of ``version``, its announcement."""
     if not ports.catalog.store.put_once(entry.key, data):
         raise Conflict(
             f"part {entry.key}",
@@ -153,3 +155,5 @@ def _put(ports: Ports, entry: PartEntry, data: bytes) -> None:
             expected="these bytes",
             remedy="the store changed an object: look at who may write to it, then delete that key and run again",
         )
+    if version is not None:
+        announce(ports.catalog, version, entry)

@@ -10,28 +10,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from ..comm import Comm, Transfer
 from ..errors import DcrError, PeerFailed
-from ..model import PartEntry
 from ..tree import Route, route
 
-Fetch = Callable[[PartEntry], bytes]
 Consume = Callable[[int, Any], None]
+
+
+class Entry(Protocol):
+    """What the relay must know of a part: its index, and its size in bytes where that is known already."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def size(self) -> int | None: ...
+
+
+E = TypeVar("E", bound=Entry)
 
 
 def relay(
     comm: Comm,
-    entries: Sequence[PartEntry],
+    entries: Sequence[E],
     needed: Sequence[bool],
-    fetch: Fetch,
+    fetch: Callable[[E], bytes],
     consume: Consume,
     *,
     degree: int,
     window: int,
+    wait_s: float = 0.0,
     moved: Callable[[int], None] = lambda _: None,
 ) -> dict[str, int]:
     """Bring each part to the ranks that need it.
@@ -48,6 +60,8 @@ def relay(
         Takes (position in ``entries``, bytes) of a needed part; one call at a time, in a worker thread.
     degree, window
         Children per rank; parts in hand per rank at a time (bounds memory together with the part size).
+    wait_s
+        How long ``fetch`` may wait for a part that is not there yet, besides.
     moved
         Told the size of each part this rank is done with, for progress.
 
@@ -68,7 +82,7 @@ def relay(
     fetchers, consumer = ThreadPoolExecutor(window, "fetch"), ThreadPoolExecutor(1, "consume")
     orderly = False
     try:
-        tally = _Job(comm, entries, needed, fetch, consume, fetchers, consumer).run(ahead, window, moved)
+        tally = _Job(comm, entries, needed, fetch, consume, fetchers, consumer).run(ahead, window, wait_s, moved)
         orderly = True
         return tally
     finally:
@@ -88,9 +102,9 @@ class _Job:
     def __init__(
         self,
         comm: Comm,
-        entries: Sequence[PartEntry],
+        entries: Sequence[Any],
         needed: Sequence[bool],
-        fetch: Fetch,
+        fetch: Callable[[Any], bytes],
         consume: Consume,
         fetchers: ThreadPoolExecutor,
         consumer: ThreadPoolExecutor,
@@ -101,11 +115,14 @@ class _Job:
         self._active: list[_Passage] = []
         self._finished = 0
 
-    def run(self, ahead: Iterator[tuple[int, Route]], window: int, moved: Callable[[int], None]) -> dict[str, int]:
+    def run(
+        self, ahead: Iterator[tuple[int, Route]], window: int, wait_s: float, moved: Callable[[int], None]
+    ) -> dict[str, int]:
         self._fill(ahead, window)
         while self._active:
             # The time-out is for silence: each poll waits for the next part to leave, not for all of them.
-            self.comm.poll(lambda: self._turn(moved), f"relay of part {self.entries[self._active[0].index].index}")
+            what = f"relay of part {self.entries[self._active[0].index].index}"
+            self.comm.poll(lambda: self._turn(moved), what, wait_s)
             self._fill(ahead, window)
         return self.tally
 
@@ -118,7 +135,7 @@ class _Job:
         gone = [passage for passage in self._active if passage.advance()]
         for passage in gone:
             self._active.remove(passage)
-            moved(self.entries[passage.index].size)
+            moved(passage.size)
         return bool(gone)
 
 
@@ -127,6 +144,7 @@ class _Passage:
 
     def __init__(self, job: _Job, index: int, place: Route) -> None:
         self._job, self.index, self._place, self._entry = job, index, place, job.entries[index]
+        self.size = 0
         self._fetching: Future[bytes] | None = None
         self._receiving: Transfer | None = None
         if place.parent is None:
@@ -162,6 +180,7 @@ class _Passage:
                 return False
             data = self._receiving.data
             self._job.tally["received"] += len(data)
+        self.size = len(data)
         self._sending = [self._job.comm.send(child, self._entry.index, data) for child in self._place.children]
         self._job.tally["sent"] += len(data) * len(self._sending)
         if self._job.needed[self.index]:
@@ -170,7 +189,7 @@ class _Passage:
         return True
 
 
-def _result(future: Future[Any], entry: PartEntry) -> Any:
+def _result(future: Future[Any], entry: Entry) -> Any:
     """A worker's result; its error is raised with the part's name in it."""
     try:
         return future.result()

@@ -160,8 +160,8 @@ class Replica:
                 remedy="somebody changed it. " + RESTORE,
             )
 
-    def binding(self, manifest_sha256: str, found: Inventory) -> Binding:
-        return Binding(manifest_sha256, found.file, geometry_sha256(found))
+    def binding(self, versions_sha256: str, found: Inventory) -> Binding:
+        return Binding(versions_sha256, found.file, geometry_sha256(found))
 
 
 def journal(journals: Path, shard: int) -> Path:

@@ -57,7 +57,7 @@ def build() -> argparse.ArgumentParser:
     )
     _site(refit)
     _version(refit, "this version (default: the next one that is made from the replica's)")
-    _wait(refit, 0.0, "for the version to be sealed, and for parts that the store shows late")
+    _wait(refit, 0.0, "for a version, each of its parts while it is encoded, and its manifest")
     refit.add_argument(
         "--catch-up",
         action="store_true",

@@ -25,8 +25,11 @@ class Comm(Protocol):
     rank: int
     size: int
 
-    def poll(self, ready: Callable[[], bool], what: str) -> None:
-        """Wait until ``ready()``; raises PeerFailed on a notice or after the time-out, naming ``what``."""
+    def poll(self, ready: Callable[[], bool], what: str, more_s: float = 0.0) -> None:
+        """Wait until ``ready()``; raises PeerFailed on a notice or after the time-out, naming ``what``.
+
+        ``more_s``: seconds that others may wait for something outside of the job, besides.
+        """
         ...
 
     def barrier(self, what: str) -> None: ...
@@ -47,8 +50,11 @@ class Comm(Protocol):
         """Start to send part ``index`` to a rank; ``data`` must stay alive until it is done."""
         ...
 
-    def receive(self, source: int, index: int, length: int) -> Transfer:
-        """Start to receive part ``index`` of ``length`` bytes; a sender that says otherwise is an error."""
+    def receive(self, source: int, index: int, length: int | None) -> Transfer:
+        """Start to receive part ``index`` of ``length`` bytes; a sender that says otherwise is an error.
+
+        None takes the length that the sender says.
+        """
         ...
 
 
@@ -57,7 +63,7 @@ class Solo:
 
     rank, size = 0, 1
 
-    def poll(self, ready: Callable[[], bool], what: str) -> None:
+    def poll(self, ready: Callable[[], bool], what: str, more_s: float = 0.0) -> None:
         spin(ready, None, what, lambda: None)
 
     def barrier(self, what: str) -> None:
@@ -76,7 +82,7 @@ class Solo:
     def send(self, to: int, index: int, data: Any) -> Transfer:
         raise AssertionError("a job of one rank has nobody to send to")
 
-    def receive(self, source: int, index: int, length: int) -> Transfer:
+    def receive(self, source: int, index: int, length: int | None) -> Transfer:
         raise AssertionError("a job of one rank has nobody to receive from")
 
 

@@ -115,8 +115,8 @@ class MpiComm:
         self.rank, self.size = self._data.Get_rank(), self._data.Get_size()
         self.timeout_s, self.chunk_bytes, self.patience_s = timeout_s, chunk_bytes, patience_s
 
-    def poll(self, ready: Callable[[], bool], what: str) -> None:
-        spin(ready, self.timeout_s, what, self._heed)
+    def poll(self, ready: Callable[[], bool], what: str, more_s: float = 0.0) -> None:
+        spin(ready, self.timeout_s + more_s, what, self._heed)
 
     def _heed(self) -> None:
         """Raise if a rank sent a notice of its failure."""
@@ -201,7 +201,7 @@ class MpiComm:
     def send(self, to: int, index: int, data: Any) -> Transfer:
         return _Sending(self, to, index, memoryview(data).cast("B"))
 
-    def receive(self, source: int, index: int, length: int) -> Transfer:
+    def receive(self, source: int, index: int, length: int | None) -> Transfer:
         return _Receiving(self, source, index, length)
 
 
@@ -219,13 +219,13 @@ class _Sending:
 
 
 class _Receiving:
-    def __init__(self, comm: MpiComm, source: int, index: int, length: int) -> None:
+    def __init__(self, comm: MpiComm, source: int, index: int, length: int | None) -> None:
         self._comm, self._source, self._index, self._length = comm, source, index, length
         self._tag = _FIRST_TAG + index % _TAGS
         self._header = bytearray(_HEADER.size)
         self._requests = [comm._data.Irecv([self._header, comm._mpi.BYTE], source=source, tag=self._tag)]
         self._open = True
-        self.data = bytearray(length)
+        self.data = bytearray()
 
     def test(self) -> bool:
         done = bool(self._comm._mpi.Request.Testall(self._requests))
@@ -233,12 +233,13 @@ class _Receiving:
             return done
         self._open = False
         index, length = _HEADER.unpack(self._header)
-        if (index, length) != (self._index, self._length):
+        if index != self._index or self._length not in (None, length):
             raise PeerFailed(
                 f"relay from rank {self._source}",
                 found=f"part {index} of {length} bytes",
-                expected=f"part {self._index} of {self._length} bytes",
+                expected=f"part {self._index}" + (f" of {self._length} bytes" if self._length is not None else ""),
             )
+        self.data = bytearray(length)
         view, chunk, byte = memoryview(self.data), self._comm.chunk_bytes, self._comm._mpi.BYTE
         self._requests = [
             self._comm._data.Irecv([view[at : at + chunk], byte], source=self._source, tag=self._tag)

@@ -282,11 +282,14 @@ def test_a_journal_takes_over_what_is_whole(tmp_path: Path, cut: int | None) -> 
     for k in sorted({0, 1, 2, 3, 4} - mine.done):
         mine.append(k, frames[k])
     mine.finish()
-    assert sorted(part for part, _ in mine.frames) == [0, 1, 2, 3, 4]
+    assert sorted(part for part, *_ in mine.frames) == [0, 1, 2, 3, 4]
     assert list(read_journal(tmp_path / "e3/0", BINDING)) == []  # frames without patches, all whole, and an end
     other = JournalWriter(tmp_path / "e4/0", Binding("2" * 64, "a.h5", "1" * 64), [tmp_path / "e3/0"])
-    assert other.done == set(), "a journal for another manifest gives nothing"
-    for writer in (older, newer, other):
+    assert other.done == set(), "a journal for another version gives nothing"
+    wanted = {0: "0" * 64, 1: "f" * 64}
+    sealed = JournalWriter(tmp_path / "e5/0", BINDING, [tmp_path / "e3/0"], wanted)
+    assert sealed.done == {0}, "of the sealed parts, only those that the frames were made of"
+    for writer in (older, newer, other, sealed):
         writer.close()
 
 

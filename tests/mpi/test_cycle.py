@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,27 @@ def test_every_number_of_ranks_makes_the_same_bytes_and_bits(
         world.cycle(step, train, site)
         assert world.words() == world.full_transfer(step)
     assert _parts(world) == alone
+
+
+def test_all_acts_are_started_at_once(tmp_path: Path) -> None:
+    """Two sites and the decider begin before the trainer does, and follow: nobody waits for a job to end."""
+    world = World(tmp_path, LAUNCHERS[KINDS[0]], sites=("east", "west"))
+    world.begin()
+    step = world.synth(1)
+    with ThreadPoolExecutor(6) as pool:
+        acts = [pool.submit(world.dcr, 3, "refit", "--site", site, "--wait", "200") for site in world.sites]
+        time.sleep(1)  # they find nothing yet
+        encoded = pool.submit(world.dcr, 2, "encode", str(step))
+        for prepared in acts:
+            assert prepared.result()["version"] == 1
+        decided = pool.submit(world.dcr, 1, "commit", "--wait", "200")
+        applied = [pool.submit(world.dcr, 2, "apply", "--site", site, "--wait", "200") for site in world.sites]
+        assert decided.result()["commit"]
+        for act in applied:
+            assert act.result()["manifest_sha256"] == encoded.result()["manifest_sha256"]
+    for site in world.sites:
+        assert world.words(site) == world.full_transfer(1)
+        assert _fetched(world, site) == encoded.result()["bytes"]["payload"]
 
 
 def test_two_sites_and_a_wan_crossing_per_part(tmp_path: Path) -> None:

@@ -1,0 +1,104 @@
+"""Parts of a version that is still being encoded: announced one by one, and fetched before there is a manifest.
+
+An *announcement* is the manifest's entry of a part, put once under a key that its index alone gives, so that nobody has
+to list. It is a hint: the first publisher's stands, whoever seals the version, and it is not signed, as only rank 0 of
+a job has keys. What was taken by announcements is held against the sealed manifest before it counts for anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..catalog import Catalog
+from ..errors import Conflict, NotReady
+from ..jsonable import dumps, loads
+from ..model import PartEntry
+
+_LIMIT = 4096  # bytes of an announcement
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """A part of which nothing but its index is known; for the relay, in place of its entry."""
+
+    index: int
+    size: int | None = None
+
+
+def announce(catalog: Catalog, version: int, entry: PartEntry) -> None:
+    """Say that a part is in the store, unless another publisher, or an earlier try, has said so of its own."""
+    catalog.store.put_once(_key(catalog, version, entry.index), dumps(entry))
+
+
+def announced(catalog: Catalog, version: int, index: int) -> PartEntry | None:
+    """The announced entry of a part, None where there is none yet.
+
+    Raises
+    ------
+    CorruptInput
+        It says something that no encoder would.
+    """
+    key = _key(catalog, version, index)
+    raw = catalog.store.get(key, limit=_LIMIT)
+    if raw is None:
+        return None
+    entry = loads(PartEntry, raw, key)
+    catalog.check_entry(entry, version, index, key)
+    return entry
+
+
+def fetch(catalog: Catalog, version: int, index: int, wait_s: float, poll_s: tuple[float, float]) -> bytes:
+    """A part's bytes, as its announcement says them, as soon as there is one.
+
+    Raises
+    ------
+    NotReady
+        None within ``wait_s``: its publisher is slow, or gone.
+    Conflict
+        The version was decided on before the part was announced: aborted, that is.
+    CorruptInput
+        As :meth:`Catalog.part`.
+    """
+    what = f"part {index} of version {version}"
+
+    def look() -> PartEntry | None:
+        # In this order: whoever decides to commit has seen the manifest, which comes after all announcements.
+        over = catalog.store.stat(catalog.version_key(version, "decision.json")) is not None
+        entry = announced(catalog, version, index)
+        if entry is None and over:
+            raise Conflict(
+                what,
+                found="a decision on the version, and no such part",
+                expected="a version that is being encoded",
+                remedy="it was aborted: wait for the next version",
+            )
+        return entry
+
+    try:
+        entry = catalog.wait(what, look, wait_s, poll_s)
+    except NotReady:
+        raise NotReady(
+            what,
+            found=f"not announced for {wait_s:g} s, and the version is not sealed",
+            expected="parts as they are encoded",
+            remedy="look whether dcr encode runs; run it again and then this, or dcr commit --abort; what came is kept",
+        ) from None
+    return catalog.part(entry, wait_s, poll_s)
+
+
+def check_taken(taken: Iterable[tuple[int, str]], sealed: Sequence[PartEntry], version: int) -> None:
+    """Raise Conflict unless every (part, SHA-256 of what was taken for it) is as the manifest says."""
+    for part, digest in taken:
+        if digest != sealed[part].sha256:
+            raise Conflict(
+                f"part {part} of version {version}",
+                found=f"announced, and taken, with sha256 {digest[:16]}",
+                expected=f"{sealed[part].sha256[:16]}, as the manifest says that was sealed since",
+                remedy="an earlier try announced it, or another publisher: run dcr refit again, which goes by the "
+                "manifest and fetches what differs",
+            )
+
+
+def _key(catalog: Catalog, version: int, index: int) -> str:
+    return catalog.version_key(version, f"stream/{index:06d}.json")

@@ -1,0 +1,327 @@
+"""A version is fetched, decoded and journalled while it is being encoded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dcr_mpi.acts import prepare as prepare_module
+from dcr_mpi.acts import publish as publish_module
+from dcr_mpi.acts import stream
+from dcr_mpi.acts.commit import abort
+from dcr_mpi.acts.parts import PartBuilder, share
+from dcr_mpi.acts.prepare import prepare
+from dcr_mpi.acts.prepare_plan import PrepareJob
+from dcr_mpi.acts.stream import announced
+from dcr_mpi.digest import sha256
+from dcr_mpi.errors import Conflict, CorruptInput, DcrError, NotReady
+from dcr_mpi.jsonable import dumps
+from dcr_mpi.model import Receipt
+from tests.acts.local import Local
+from tests.acts.tiny import SITE, TRAINER, full, write_steps
+
+POLL = (0.002, 0.02)
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return write_steps(tmp_path_factory.mktemp("steps"), 4)
+
+
+@pytest.fixture
+def local(tmp_path: Path, steps: list[Path]) -> Local:
+    made = Local(tmp_path, TRAINER, SITE)
+    made.begin(steps[0])
+    return made
+
+
+class Course:
+    """The publisher and the site at the same time; the publisher stands before part ``at`` until it is let go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+        self.stands, self.go, self.fails = threading.Event(), threading.Event(), False
+        build = PartBuilder.build
+
+        def slow(builder: PartBuilder, index: int) -> Any:
+            if index == at:
+                self.stands.set()
+                assert self.go.wait(60)
+                if self.fails:
+                    raise MemoryError("the publisher dies")
+            return build(builder, index)
+
+        monkeypatch.setattr(PartBuilder, "build", slow)
+
+    def begin(self, act: Callable[[], object]) -> Begun:
+        return Begun(act)
+
+
+class Begun:
+    """An act in a thread of its own."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act, self.result, self.error = act, None, None  # type: tuple[Callable[[], object], Any, Any]
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.result = self._act()
+        except BaseException as error:
+            self.error = error
+
+    def end(self) -> Any:
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+def _follow(local: Local, wait_s: float = 60.0) -> Receipt | None:
+    return prepare(local.site_ports, PrepareJob("s", local.replica.directory, wait_s=wait_s, poll_s=POLL, window=2))
+
+
+@pytest.fixture
+def landed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The parts that were fetched, in order."""
+    parts: list[int] = []
+    whole = stream.fetch
+
+    def fetch(catalog: Any, version: int, index: int, *rest: Any) -> bytes:
+        data = whole(catalog, version, index, *rest)
+        parts.append(index)
+        return data
+
+    monkeypatch.setattr(prepare_module, "fetch_announced", fetch)
+    return parts
+
+
+def _until(what: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if what():
+            return
+        threading.Event().wait(0.02)
+    raise AssertionError("it never came to that")
+
+
+def test_parts_land_while_later_ones_are_encoded(
+    local: Local, steps: list[Path], landed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course = Course(monkeypatch, at=6)
+    encoding = course.begin(lambda: local.encode(steps[1]))
+    assert course.stands.wait(60)
+    preparing = course.begin(lambda: _follow(local))
+    _until(lambda: {0, 1, 2, 3} <= set(landed))  # the encoder stands before part 6; its uploads run two behind
+    assert local.ports.catalog.manifest(1) is None
+    course.go.set()
+    sealed, prepared = encoding.end(), preparing.end()
+    assert prepared.manifest_sha256 == sealed.manifest_sha256
+    local.commit()
+    local.apply()
+    assert local.words() == full(steps[1])
+    assert sorted(landed) == list(range(sealed.detail["parts"])), "each once"
+
+
+def test_the_site_may_begin_before_anything_is_announced(local: Local, steps: list[Path], landed: list[int]) -> None:
+    preparing = Begun(lambda: _follow(local))
+    sealed = local.encode(steps[1])
+    assert preparing.end().manifest_sha256 == sealed.manifest_sha256
+    local.commit()
+    local.apply()
+    assert local.words() == full(steps[1])
+
+
+def test_without_waiting_a_version_that_is_being_encoded_is_not_ready(
+    local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course = Course(monkeypatch, at=2)
+    encoding = course.begin(lambda: local.encode(steps[1]))
+    assert course.stands.wait(60)
+    with pytest.raises(NotReady, match="being encoded"):
+        _follow(local, wait_s=0)
+    course.go.set()
+    encoding.end()
+
+
+def test_a_publisher_that_dies_and_comes_back(
+    local: Local, steps: list[Path], landed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The site gives up in time; what it has counts when the publisher is back."""
+    course = Course(monkeypatch, at=6)
+    course.fails = True
+    encoding = course.begin(lambda: local.encode(steps[1]))
+    assert course.stands.wait(60)
+    course.go.set()
+    with pytest.raises(MemoryError):
+        encoding.end()
+    with pytest.raises(NotReady, match=r"part \d of version 1: found not announced for 0.5 s"):
+        _follow(local, wait_s=0.5)
+    first = set(landed)
+    assert first
+    monkeypatch.undo()
+    local.encode(steps[1])
+    fetched: list[int] = []
+    part = local.site_ports.catalog.part
+
+    def counted(entry: Any, *rest: Any) -> bytes:
+        fetched.append(entry.index)
+        return part(entry, *rest)
+
+    monkeypatch.setattr(local.site_ports.catalog, "part", counted)
+    local.prepare()
+    assert first.isdisjoint(fetched), "parts of the first try are fetched again"
+    local.commit()
+    local.apply()
+    assert local.words() == full(steps[1])
+
+
+def test_a_publisher_that_comes_back_with_another_checkpoint(
+    local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was taken of the first try does not count; the next run goes by the manifest and fetches what differs."""
+    course = Course(monkeypatch, at=6)
+    course.fails = True
+    encoding = course.begin(lambda: local.encode(steps[1]))
+    assert course.stands.wait(60)
+    preparing = course.begin(lambda: _follow(local))
+    _until(lambda: announced(local.ports.catalog, 1, 3) is not None)
+    course.go.set()
+    with pytest.raises(MemoryError):
+        encoding.end()
+    course.fails = False
+    local.encode(steps[2])
+    with pytest.raises(Conflict, match="as the manifest says that was sealed since"):
+        preparing.end()
+    with pytest.raises(DcrError):
+        local.apply(1)
+    assert local.words() == full(steps[0])
+    local.prepare()
+    local.commit()
+    local.apply()
+    assert local.words() == full(steps[2])
+
+
+def test_an_abort_ends_the_following(
+    local: Local, steps: list[Path], landed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course = Course(monkeypatch, at=4)
+    encoding = course.begin(lambda: local.encode(steps[1]))
+    assert course.stands.wait(60)
+    preparing = course.begin(lambda: _follow(local))
+    _until(lambda: bool(landed))
+    abort(local.ports.catalog, 1)
+    with pytest.raises(Conflict, match="aborted"):
+        preparing.end()
+    course.go.set()
+    with pytest.raises(Conflict, match="abort"):
+        encoding.end()
+    local.cycle(steps[1])
+    assert local.words() == full(steps[1])
+
+
+def test_an_abort_after_the_last_part(
+    local: Local, steps: list[Path], landed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sealing, go = threading.Event(), threading.Event()
+    whole = publish_module.seal
+
+    def slow(*args: Any) -> Any:
+        sealing.set()
+        assert go.wait(60)
+        return whole(*args)
+
+    from dcr_mpi.acts import encode as encode_module
+
+    monkeypatch.setattr(encode_module, "seal", slow)
+    encoding = Begun(lambda: local.encode(steps[1]))
+    assert sealing.wait(60)
+    preparing = Begun(lambda: _follow(local))
+    _until(lambda: len(landed) == 35)
+    abort(local.ports.catalog, 1)
+    with pytest.raises(Conflict, match="aborted"):
+        preparing.end()
+    go.set()
+    with pytest.raises(Conflict):
+        encoding.end()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda e: dumps({**_plain(e), "index": e.index + 1}),
+        lambda e: dumps({**_plain(e), "key": "p/versions/000001/parts/../../../x"}),
+        lambda e: dumps({**_plain(e), "size": 1 << 60}),
+        lambda e: dumps({**_plain(e), "size": -1}),
+        lambda e: dumps({**_plain(e), "sha256": "x"}),
+        lambda e: b"{" * 5000,
+        lambda e: b"",
+    ],
+)
+def test_a_forged_announcement_is_refused(
+    local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], bytes]
+) -> None:
+    course = Course(monkeypatch, at=6)
+    encoding = course.begin(lambda: local.encode(steps[1]))
+    assert course.stands.wait(60)
+    entry = announced(local.ports.catalog, 1, 0)
+    assert entry is not None
+    path = local.path / "store/p/versions/000001/stream/000000.json"
+    path.unlink()
+    path.write_bytes(change(entry))
+    with pytest.raises(CorruptInput):
+        _follow(local)
+    course.go.set()
+    encoding.end()
+    local.prepare()  # goes by the manifest
+    local.commit()
+    local.apply()
+    assert local.words() == full(steps[1])
+
+
+def _plain(entry: Any) -> dict[str, Any]:
+    return {**vars(entry)}
+
+
+def test_a_part_forged_together_with_its_announcement_never_counts(
+    local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Parts of another checkpoint of the same base fit the replica; only the manifest tells."""
+    elsewhere = Local(tmp_path / "other", TRAINER, SITE)
+    elsewhere.begin(steps[0])
+    elsewhere.encode(steps[2])
+    course = Course(monkeypatch, at=6)
+    encoding = course.begin(lambda: local.encode(steps[1]))
+    assert course.stands.wait(60)
+    forged = announced(elsewhere.ports.catalog, 1, 0)
+    assert forged is not None
+    data = elsewhere.ports.catalog.part(forged)
+    assert sha256(data) == forged.sha256
+    local.ports.catalog.store.put_once(forged.key, data)
+    path = local.path / "store/p/versions/000001/stream/000000.json"
+    path.unlink()
+    path.write_bytes(dumps(forged))
+    preparing = course.begin(lambda: _follow(local))
+    course.go.set()
+    encoding.end()
+    with pytest.raises(Conflict, match="part 0 of version 1"):
+        preparing.end()
+    assert local.replica.sealed(1) is None
+    local.prepare()
+    local.commit()
+    local.apply()
+    assert local.words() == full(steps[1])
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("sizes", [[], [0, 0], [5] * 12, [100, 1, 1, 1, 1, 50, 50], list(range(30))])
+def test_shares_are_even_and_in_order(sizes: list[int], ranks: int) -> None:
+    shares = [share(sizes, rank, ranks) for rank in range(ranks)]
+    assert sorted(k for mine in shares for k in mine) == list(range(len(sizes)))
+    assert all(mine == sorted(mine) for mine in shares)
+    loads = [sum(sizes[k] for k in mine) for mine in shares]
+    assert max(loads) - min(loads) <= max(sizes, default=0)
