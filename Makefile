@@ -17,7 +17,7 @@ export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev demo test test-slow campaign check format lock bench bench-codec bench-real clean
+.PHONY: help setup setup-dev demo test test-slow campaign check format lock bench bench-codec bench-link bench-real clean
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -54,6 +54,9 @@ bench: $(VENV)/.run ## all benchmarks that need nothing more than running does (
 
 bench-codec: $(VENV)/.run ## sizes and speeds beside memcpy and the reference formats (QUICK=1: under a minute)
 	$(PY) -m bench.codec $(if $(QUICK),--quick)
+
+bench-link: $(VENV)/.run $(VENV)/.s3 ## refits over links of a known rate beside the full transfer (root; QUICK=1: a minute)
+	$(PY) -m bench.link $(if $(QUICK),--quick)
 
 bench-real: $(VENV)/.real ## fine-tune a real transformer for pairs that bench-codec then measures too (minutes; torch)
 	$(PY) -m bench.real

@@ -2,7 +2,7 @@
 
 As a program, ``python bench/s3server.py --dir D`` prints one JSON line with the endpoint, a bucket and the
 credentials as environment variables, and serves until SIGTERM. Everything it writes lies below ``D``; nothing
-binds outside 127.0.0.1; credentials are made anew for every directory and are required.
+binds outside 127.0.0.1 unless it is told to; credentials are made anew for every directory and are required.
 """
 
 from __future__ import annotations
@@ -39,13 +39,21 @@ class S3Server:
         Made if missing, best fresh; holds data, configuration and ``server.log``.
     cert, key, ca : Path, optional
         PEM files: serve https with this certificate; ``ca`` is what the readiness probe trusts.
+    host : str
+        The address that it binds, this machine's.
     """
 
     def __init__(
-        self, directory: Path, *, cert: Path | None = None, key: Path | None = None, ca: Path | None = None
+        self,
+        directory: Path,
+        *,
+        cert: Path | None = None,
+        key: Path | None = None,
+        ca: Path | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         self.directory = Path(directory).resolve()
-        self.cert, self.key, self.ca = cert, key, ca
+        self.cert, self.key, self.ca, self.host = cert, key, ca, host
         self.access_key, self.secret_key = "dcr" + secrets.token_hex(8), secrets.token_hex(20)
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -53,7 +61,7 @@ class S3Server:
     @property
     def endpoint(self) -> str:
         """Base URL, for ``S3Options.endpoint``."""
-        return f"{'https' if self.cert else 'http'}://127.0.0.1:{self.port + (5 if self.cert else 0)}"
+        return f"{'https' if self.cert else 'http'}://{self.host}:{self.port + (5 if self.cert else 0)}"
 
     @property
     def url(self) -> str:
@@ -67,7 +75,7 @@ class S3Server:
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
             "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_EC2_METADATA_DISABLED": "true",
-            "NO_PROXY": ",".join(filter(None, (os.environ.get("NO_PROXY", ""), "127.0.0.1"))),
+            "NO_PROXY": ",".join(filter(None, (os.environ.get("NO_PROXY", ""), self.host))),
         }
 
     def start(self, timeout_s: float = 60.0) -> S3Server:
@@ -121,7 +129,7 @@ class S3Server:
         # Each switch is there for a reason: telemetry is on, everything binds 0.0.0.0, buckets appear by
         # themselves and any credentials are accepted by default. Sockets are relative to stay under 108 bytes.
         arguments = [
-            "-logtostderr=true", "mini", f"-dir={self.directory}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
+            "-logtostderr=true", "mini", f"-dir={self.directory}", f"-ip={self.host}", f"-ip.bind={self.host}",
             "-master.telemetry=false", "-s3.config=s3.json", f"-s3.port={p}", f"-master.port={p + 1}",
             f"-volume.port={p + 2}", f"-filer.port={p + 3}", f"-admin.port={p + 4}", "-webdav=false",
             "-admin.ui=false", "-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.autoCreateBucket=false",

@@ -1,0 +1,109 @@
+"""``python -m bench.link [--quick]``: refits over links of a known rate, beside the full transfer over the same link.
+
+Writes ``bench/out/link.json``. The share of transport is the payload's time at the link's rate over the refit's time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.codec.report import aligned
+from bench.launcher import find
+from bench.s3server import S3Server
+from dcr_mpi.units import bytes_text
+
+from .net import Links, lacking
+from .world import Refit, World
+
+OUT = Path("bench/out/link.json")
+_PER_GIB_S = 50.0  # what a full checkpoint of 1 GiB takes over the link
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.link", description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="64 MiB and two refits, under a minute on two cores")
+    parser.add_argument("--mib", type=int, help="MiB of the checkpoint: 1024, or 64 when quick")
+    parser.add_argument("--ranks", type=int, default=2, help="at the trainer, and at the site (default: 2)")
+    parser.add_argument("--rate", type=float, help="MiB/s of a link (default: a full GiB takes 50 s)")
+    parser.add_argument("--out", type=Path, default=OUT)
+    args = parser.parse_args()
+    if missing := lacking():
+        sys.exit(f"no links can be made here: {missing}")
+    begun = time.monotonic()
+    mib = args.mib or (64 if args.quick else 1024)
+    rate = (args.rate or 1024 / _PER_GIB_S) * (1 << 20)
+    cases = [(0.03, "adam")] if args.quick else [(f, law) for law in ("adam", "uniform") for f in (0.01, 0.03, 0.05)]
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="dcr-link-") as folder, Links(rate) as links:
+        directory = Path(folder)
+        server = S3Server(directory / "s3", host=links.host).start()
+        try:
+            world = World(directory, links, server, find(), mib, args.ranks)
+            world.begin()
+            dense, full = 0, 0.0
+            for step, (fraction, law) in enumerate(cases, 1):
+                done = world.refit(step, step - 1, fraction, law)
+                if not dense:
+                    dense = done.dense
+                    full = links.send("train", dense)
+                    print(f"links of {bytes_text(int(rate))}/s; {bytes_text(dense)}, full transfer {full:.1f} s")
+                rows.append(row(done, full, rate, law, args.ranks))
+                print(f"{law} {done.changed:.2%}: {done.seconds:.2f} s, 1/{full / done.seconds:.1f}", flush=True)
+        finally:
+            server.stop()
+    print(aligned([_HEADS, *(line(r) for r in rows)]))
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(rows, indent=1) + "\n")
+    print(f"{args.out} written; {time.monotonic() - begun:.0f} s in all")
+    return 0
+
+
+def row(done: Refit, full: float, rate: float, law: str, ranks: int) -> dict[str, Any]:
+    """One run, for machines."""
+    return {
+        "transport": "s3",
+        "mode": "one job per act",
+        "changed_fraction": done.changed,
+        "law": law,
+        "dense_bytes": done.dense,
+        "payload_bytes": done.payload,
+        "full_s": full,
+        "refit_s": done.seconds,
+        "speedup": full / done.seconds,
+        "limit": done.dense / done.payload,
+        "transport_share": done.payload / rate / done.seconds,
+        "pause_s": done.pause,
+        "wire_bytes_if": done.crossed,
+        "ranks": ranks,
+        "link_bytes_s": rate,
+        "stages_s": done.stages,
+    }
+
+
+_HEADS = ["law", "changed", "payload", "full s", "refit s", "speed-up", "byte limit", "transport", "pause s", "crossed"]
+
+
+def line(r: dict[str, Any]) -> list[str]:
+    """The same, for people."""
+    return [
+        r["law"],
+        f"{r['changed_fraction']:.2%}",
+        bytes_text(r["payload_bytes"]),
+        f"{r['full_s']:.1f}",
+        f"{r['refit_s']:.2f}",
+        f"{r['speedup']:.1f}",
+        f"{r['limit']:.0f}",
+        f"{r['transport_share']:.0%}",
+        f"{r['pause_s']:.2f}",
+        " + ".join(bytes_text(size) for size in r["wire_bytes_if"].values()),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

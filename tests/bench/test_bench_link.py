@@ -1,0 +1,47 @@
+"""The benchmark over links: the links have the rate that they are said to have, and a run writes what machines read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.link import __main__ as program
+from bench.link.net import SIDES, Links, lacking
+
+pytestmark = [pytest.mark.skipif(bool(lacking()), reason=f"no links here: {lacking()}"), pytest.mark.timeout(300)]
+KEYS = {
+    "transport", "changed_fraction", "law", "full_s", "refit_s", "speedup", "transport_share", "pause_s",
+    "wire_bytes_if", "ranks", "link_bytes_s",
+}  # fmt: skip
+
+
+def test_a_link_is_as_slow_as_it_is_said_and_counts_what_crosses() -> None:
+    """No faster, that is: a busy machine may be slower."""
+    rate, size = 4e6, 2_000_000
+    with Links(rate) as links:
+        for side in SIDES:
+            before = links.crossed()
+            assert links.send(side, size) > 0.9 * size / rate
+            after = links.crossed()
+            assert size < after[side] - before[side] < 1.3 * size
+            (other,) = set(SIDES) - {side}
+            assert after[other] - before[other] < 0.1 * size
+    spaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    assert links._tag not in spaces
+
+
+@pytest.mark.slow
+@pytest.mark.s3
+@pytest.mark.mpi
+def test_the_quick_run_writes_what_machines_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench.link", "--quick", "--out", str(tmp_path / "link.json")])
+    assert program.main() == 0
+    (row,) = json.loads((tmp_path / "link.json").read_text())
+    assert set(row) >= KEYS
+    assert row["changed_fraction"] == pytest.approx(0.03, rel=0.1)
+    for crossed in row["wire_bytes_if"].values():  # once over each link, and little besides
+        assert row["payload_bytes"] < crossed < 2 * row["payload_bytes"]
