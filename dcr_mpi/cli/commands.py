@@ -26,6 +26,7 @@ from ..events import Events
 from ..jsonable import dumps, to_plain
 from .jobs import apply_job, codec_settings, prepare_job, read_layout, site_of
 from .report import cmd_report
+from .resident import cmd_follow, cmd_publish
 from .status import status
 from .upkeep import cmd_anchor, cmd_gc, cmd_repair, cmd_verify
 
@@ -246,4 +247,6 @@ COMMANDS: dict[str, Callable[[Ports, Config, argparse.Namespace], Result]] = {
     "gc": cmd_gc,
     "repair": cmd_repair,
     "report": cmd_report,
+    "follow": cmd_follow,
+    "publish": cmd_publish,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 from .. import __version__
@@ -132,7 +133,40 @@ def build() -> argparse.ArgumentParser:
     run.add_argument(
         "--base", type=Path, metavar="DIR", help="directory that holds the base version (default: the one on record)"
     )
+    _resident(add)
     return top
+
+
+def _resident(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
+    follow = add(
+        "follow", "At a site, a job that stays: prepare versions as they are encoded, apply them once committed."
+    )
+    _site(follow)
+    _wait(follow, 600.0, "for each part of a version that is being encoded (default: 600)")
+    follow.add_argument(
+        "--before", metavar="HOOK", help="before each apply: a shell command, or a URL to post to (pause an engine)"
+    )
+    publish = add("publish", "At the trainer, a job that stays: encode checkpoints as they appear, and commit them.")
+    publish.add_argument(
+        "pattern", help="quoted pattern of checkpoint directories, as in 'run/step-*'; each appears by a rename, whole"
+    )
+    publish.add_argument(
+        "--every",
+        action="store_true",
+        help="publish all of them (default: the newest one, those before it are passed over)",
+    )
+    for parser, when in ((follow, "after each apply (resume an engine)"), (publish, "after each decision")):
+        parser.add_argument("--after", metavar="HOOK", help=f"{when}: a shell command, or a URL to post to")
+        parser.add_argument(
+            "--hook-s", type=_seconds, default=600.0, metavar="S", help="how long a hook may take (default: 600)"
+        )
+        parser.add_argument("--until", type=_whole, metavar="N", help="end once version N is done (default: never)")
+        parser.add_argument(
+            "--idle", type=_seconds, metavar="S", help="end after S seconds without anything to do (default: never)"
+        )
+        parser.add_argument(
+            "--metrics", type=Path, metavar="FILE", help="Prometheus text file, replaced after each version"
+        )
 
 
 def _synth(parser: argparse.ArgumentParser) -> None:

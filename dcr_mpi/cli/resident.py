@@ -1,0 +1,219 @@
+"""Jobs that stay: ``publish`` at the trainer and ``follow`` at a site take version after version without starting anew.
+
+Rank 0 looks what there is to do, and all ranks do it: the acts are those of the single commands. Any error ends the job
+with that error's code, as it ends theirs; started again, it goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import glob
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .. import durable
+from ..acts.apply import apply
+from ..acts.baseline import BaselineRecord
+from ..acts.catch_up import catch_up
+from ..acts.chain import following
+from ..acts.commit import decide
+from ..acts.encode import encode
+from ..acts.next_version import EncodeJob
+from ..acts.ports import Ports
+from ..acts.prepare import prepare
+from ..acts.replica import Replica
+from ..config import Config
+from ..errors import UsageError
+from ..events import Events
+from ..hooks import run_hook
+from ..jsonable import dumps
+from .jobs import apply_job, codec_settings, prepare_job, site_of
+
+Result = dict[str, Any]
+_LOOK_S = 5.0  # how long rank 0 looks before it tells the others that there is nothing: shorter than anybody's patience
+
+
+def cmd_follow(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
+    """At a site: prepare every version as it is encoded, apply it once it is committed."""
+    site, began = args.site, time.monotonic()
+    replica = Replica(site_of(config, site).replica, site)
+    applied, waited = 0, time.monotonic()
+    while True:
+        todo = json.loads(ports.once("what there is to do", lambda: dumps(_look(ports, config, replica))))
+        version, record = todo["version"], todo["at"]
+        if (args.until is not None and record >= args.until and not todo["unfinished"]) or (
+            todo["do"] == "wait" and args.idle is not None and _is_over(ports, waited, args.idle)
+        ):
+            return {"act": "followed", "site": site, "version": record, "applied": applied}
+        if todo["do"] == "wait":
+            continue
+        if todo["do"] == "prepare":
+            job = prepare_job(config, site, version, args.wait)
+            with _events(ports, config, "refit", site) as own:
+                prepare(own, job)
+        else:
+            before = time.monotonic()
+            facts = {"site": site, "version": str(version), "replica": str(replica.directory.resolve())}
+            _hook(ports, "before", args.before, facts, args.hook_s)
+            with _events(ports, config, "apply", site) as own:
+                if todo["do"] == "apply":
+                    apply(own, apply_job(config, site, version))
+                else:
+                    catch_up(own, prepare_job(config, site, None, 0.0), apply_job(config, site, None))
+            _hook(ports, "after", args.after, facts, args.hook_s)
+            applied += 1
+            _metrics(ports, args.metrics, site, {
+                "version": version, "applied_total": applied, "pause_seconds": time.monotonic() - before,
+                "up_seconds": time.monotonic() - began,
+            })  # fmt: skip
+        waited = time.monotonic()
+
+
+def _look(ports: Ports, config: Config, replica: Replica) -> Result:
+    """What a site has to do now: prepare, apply, catch up; or wait, after some seconds without anything."""
+
+    def look() -> Result | None:
+        record, catalog = replica.need(), ports.catalog
+        version = following(catalog, record.version)
+        at = {"at": record.version, "unfinished": record.applying is not None}
+        if record.applying is not None or any(n <= record.version for n in replica.journaled()):
+            return {"do": "catch up", "version": record.applying or record.version, **at}
+        if version is None:
+            return None
+        mine = replica.sealed(version) is not None
+        if catalog.decision(version) is not None:  # a commit: following passes over what was aborted
+            return {"do": "apply" if mine else "catch up", "version": version, **at}
+        return None if mine else {"do": "prepare", "version": version, **at}
+
+    found = _watch(config, look)
+    return found or {"do": "wait", "version": None, "at": replica.need().version, "unfinished": False}
+
+
+def cmd_publish(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
+    """At the trainer: encode every checkpoint that appears, and commit it once all sites have prepared it."""
+    t, published, waited = config.trainer, 0, time.monotonic()
+    poll = (config.commit.poll_s[0], config.commit.poll_s[1])
+    version = 0
+    while True:
+        raw = ports.once("next checkpoint", lambda: dumps(_checkpoint(ports, config, args.pattern, args.every)))
+        new = json.loads(raw)
+        if new is None:
+            if args.idle is not None and _is_over(ports, waited, args.idle):
+                return {"act": "published", "version": version, "published": published}
+            continue
+        job = EncodeJob(
+            Path(new),
+            None,
+            t.state,
+            t.sites,
+            codec_settings(config),
+            t.step_attribute,
+            t.dtypes,
+            anchor_every=t.anchor_every,
+        )
+        with _events(ports, config, "encode", "trainer") as own:
+            sealed = encode(own, job)
+        version = sealed.version
+
+        def act(number: int = version) -> bytes:
+            c = config.commit
+            return dumps(decide(ports.catalog, number, wait_s=c.wait_s, on_timeout=c.on_timeout, poll_s=poll))
+
+        decision = json.loads(ports.once("decision", act))
+        facts = {"version": str(version), "checkpoint": new, "committed": str(decision["commit"]).lower()}
+        _hook(ports, "after", args.after, facts, args.hook_s)
+        published += decision["commit"]
+        _metrics(ports, args.metrics, "trainer", {
+            "version": version, "published_total": published, "payload_bytes": sealed.bytes["payload"],
+            "dense_bytes": sealed.bytes["dense"], "changed_words": sealed.detail["changed"],
+        })  # fmt: skip
+        if args.until is not None and version >= args.until:
+            return {"act": "published", "version": version, "published": published}
+        waited = time.monotonic()
+
+
+def _checkpoint(ports: Ports, config: Config, pattern: str, every: bool) -> str | None:
+    """The directory to publish next: what is sealed and undecided, else one after the baseline's in natural order."""
+    record = BaselineRecord(config.trainer.state)
+
+    def look() -> str | None:
+        record.settle(ports.catalog)
+        pending, known = record.pending(), record.baseline()
+        if pending is not None:
+            return pending.directory
+        if known is None:
+            raise UsageError(
+                "publish",
+                found=f"no record of version 0 in {config.trainer.state}",
+                expected="the state directory of dcr init --checkpoint",
+                remedy="run dcr init first, or correct trainer.state",
+            )
+        there = sorted({str(Path(p).resolve()) for p in glob.glob(pattern) if Path(p).is_dir()}, key=_natural)
+        beside = [path for path in there if Path(path).parent == Path(known.directory).parent]
+        # Names say which is later, where they are of one run; a baseline from elsewhere is before all of them.
+        later = [path for path in there if not beside or _natural(path) > _natural(known.directory)]
+        return (later[0] if every else later[-1]) if later else None
+
+    return _watch(config, look)
+
+
+def _natural(path: str) -> list[tuple[int, str]]:
+    """Sorts step-10 after step-9."""
+    return [(int(word), "") if word.isdigit() else (-1, word) for word in re.split(r"(\d+)", path)]
+
+
+def _watch(config: Config, look: Callable[[], Any]) -> Any:
+    """Look for some seconds, with a growing pause; None where nothing came."""
+    end, pause = time.monotonic() + _LOOK_S, config.commit.poll_s[0]
+    while (found := look()) is None and time.monotonic() < end:
+        time.sleep(min(pause, max(0.0, end - time.monotonic())))
+        pause = min(pause * 1.5, config.commit.poll_s[1])
+    return found
+
+
+def _is_over(ports: Ports, since: float, idle_s: float) -> bool:
+    """Whether rank 0, whose clock counts, has waited long enough."""
+    return ports.once("idle time", lambda: dumps(time.monotonic() - since >= idle_s)) == b"true"
+
+
+def _events(ports: Ports, config: Config, act: str, subject: str) -> _Own:
+    return _Own(
+        ports, Events(config.events.dir, act, subject, ports.comm.rank, ports.comm.size, config.events.progress_s)
+    )
+
+
+class _Own:
+    """The same ports with a log of their own for one act: its seconds and bytes are that act's."""
+
+    def __init__(self, ports: Ports, events: Events) -> None:
+        self._ports, self._events = ports, events
+
+    def __enter__(self) -> Ports:
+        return dataclasses.replace(self._ports, events=self._events.__enter__())
+
+    def __exit__(self, *how: Any) -> None:
+        self._events.__exit__(*how)
+
+
+def _hook(ports: Ports, when: str, hook: str | None, facts: dict[str, str], timeout_s: float) -> None:
+    if hook is not None:
+
+        def act() -> bytes:
+            run_hook(when, hook, facts, timeout_s)
+            return b""
+
+        ports.once(f"hook {when} apply", act)
+
+
+def _metrics(ports: Ports, path: Path | None, subject: str, values: dict[str, float]) -> None:
+    """A Prometheus text file for a collector of such files, replaced whole."""
+    if path is None or ports.comm.rank:
+        return
+    now = {"last_timestamp_seconds": time.time(), **values}
+    lines = [f'dcr_{name}{{subject="{subject}"}} {value!r}' for name, value in now.items()]
+    durable.replace(path, ("\n".join(lines) + "\n").encode())

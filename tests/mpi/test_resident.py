@@ -1,0 +1,209 @@
+"""Jobs that stay: a publisher and two sites take version after version, are stopped and killed, and go on."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dcr_mpi.errors import NotReady
+from dcr_mpi.hooks import run_hook
+from dcr_mpi.synth import TINY, trainer_layout
+from tests.world import LAUNCHERS, World, scatter_full
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
+KIND = sorted(LAUNCHERS)[0] if LAUNCHERS else ""
+
+
+class Staying:
+    """A command that stays, in the background."""
+
+    def __init__(self, world: World, ranks: int, *arguments: str) -> None:
+        self.log = world.path / f"{arguments[0]}-{len(list(world.path.glob('*.log')))}.log"
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [*world.command(ranks, *arguments), "--set", "commit.wait_s=300"],
+                env=world.environment(),
+                cwd=world.path,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def end(self, within_s: float = 200.0) -> int:
+        return self.process.wait(within_s)
+
+    def result(self) -> dict[str, Any]:
+        assert self.end() == 0, self.log.read_text()[-3000:]
+        found: dict[str, Any] = json.loads(self.log.read_text().strip().splitlines()[-1])
+        return found
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+@pytest.fixture
+def stay() -> Iterator[Callable[..., Staying]]:
+    made: list[Staying] = []
+
+    def start(world: World, ranks: int, *arguments: str) -> Staying:
+        made.append(Staying(world, ranks, *arguments))
+        return made[-1]
+
+    yield start
+    for job in made:
+        job.close()
+
+
+def _appear(world: World, step: int) -> None:
+    """Write a checkpoint, and let it appear by a rename."""
+    made = world.synth(step)
+    (world.path / "run").mkdir(exist_ok=True)
+    made.rename(world.path / "run" / f"step-{step}")
+
+
+def _until(what: Callable[[], bool], job: Staying) -> None:
+    for _ in range(4000):
+        if what():
+            return
+        assert job.process.poll() is None, job.log.read_text()[-3000:]
+        time.sleep(0.05)
+    raise AssertionError(job.log.read_text()[-3000:])
+
+
+def _told(path: Path, site: str) -> list[str]:
+    before = f"echo before $DCR_VERSION >>{path / site}.hooks"
+    after = f"echo after $DCR_SITE $DCR_VERSION >>{path / site}.hooks"
+    return ["--metrics", str(path / f"{site}.prom"), "--before", before, "--after", after]
+
+
+def test_versions_go_by_themselves(tmp_path: Path, stay: Callable[..., Staying]) -> None:
+    world = World(tmp_path, LAUNCHERS[KIND], sites=("east", "west"))
+    world.begin()
+    follows = {
+        site: stay(world, 2, "follow", "--site", site, "--until", "3", *_told(tmp_path, site)) for site in world.sites
+    }
+    publish = stay(world, 2, "publish", str(tmp_path / "run/step-*"), "--every", "--until", "3")
+    for step in (1, 2, 3):
+        _appear(world, step)
+    assert publish.result() == {"act": "published", "version": 3, "published": 3}
+    for site, job in follows.items():
+        assert job.result() == {"act": "followed", "site": site, "version": 3, "applied": 3}
+        assert world.words(site) == _full(world, 3)
+        hooks = (tmp_path / f"{site}.hooks").read_text().splitlines()
+        assert hooks == [line for v in (1, 2, 3) for line in (f"before {v}", f"after {site} {v}")]
+        metrics = (tmp_path / f"{site}.prom").read_text()
+        assert f'dcr_version{{subject="{site}"}} 3\n' in metrics
+        assert f'dcr_applied_total{{subject="{site}"}} 3\n' in metrics
+
+
+def _full(world: World, step: int) -> dict[tuple[int, str], bytes]:
+    """What a full transfer of a checkpoint that appeared would leave at a site."""
+    return scatter_full(world.path / f"run/step-{step}", trainer_layout(TINY), world.site_layout())
+
+
+def test_the_newest_checkpoint_is_published_and_the_rest_passed_over(
+    tmp_path: Path, stay: Callable[..., Staying]
+) -> None:
+    world = World(tmp_path, LAUNCHERS[KIND])
+    world.begin()
+    for step in (2, 9, 10):
+        _appear(world, step)
+    publish = stay(world, 1, "publish", str(tmp_path / "run/step-*"), "--idle", "1")
+    follow = stay(world, 1, "follow", "--site", "rollout", "--until", "1")
+    follow.result()
+    assert publish.result()["published"] == 1
+    assert world.words() == _full(world, 10)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGKILL, None)])
+def test_stopped_and_started_again(
+    tmp_path: Path, stay: Callable[..., Staying], number: signal.Signals, code: int | None
+) -> None:
+    """Told to stop, or killed, while it waits and while it works: the next job goes on."""
+    world = World(tmp_path, LAUNCHERS[KIND])
+    world.begin()
+    follow = stay(world, 1, "follow", "--site", "rollout")
+    _appear(world, 1)
+    world.dcr(1, "encode", str(tmp_path / "run/step-1"))
+    _until(lambda: list((world.replica().work).glob("v000001/*/prepared.json")) != [], follow)
+    follow.process.send_signal(number)
+    ended = follow.end()
+    assert ended == (code if code is not None else -number)
+    world.dcr(1, "commit")
+    again = stay(world, 1, "follow", "--site", "rollout", "--until", "1")
+    assert again.result()["version"] == 1
+    assert world.words() == _full(world, 1)
+
+
+def test_a_site_that_was_away_catches_up(tmp_path: Path, stay: Callable[..., Staying]) -> None:
+    world = World(tmp_path, LAUNCHERS[KIND], sites=("east", "west"))
+    world.begin()
+    east = stay(world, 1, "follow", "--site", "east", "--until", "2")
+    for step in (1, 2):
+        world.encode(step)
+        world.dcr(1, "commit", "--without", "west", "--wait", "100")
+    east.result()
+    west = stay(world, 2, "follow", "--site", "west", "--until", "2")
+    assert west.result()["version"] == 2
+    assert world.words("west") == world.words("east") == world.full_transfer(2)
+
+
+def test_a_hook_that_fails_stops_before_the_apply(tmp_path: Path, stay: Callable[..., Staying]) -> None:
+    world = World(tmp_path, LAUNCHERS[KIND])
+    world.begin()
+    before = world.words()
+    world.encode(1)
+    follow = stay(world, 2, "follow", "--site", "rollout", "--before", "echo the engine is gone; exit 3")
+    world.dcr(1, "commit", "--wait", "100")
+    assert follow.end() == NotReady.code
+    assert "exit code 3: the engine is gone" in follow.log.read_text()
+    assert world.words() == before
+    assert stay(world, 1, "follow", "--site", "rollout", "--until", "1").result()["version"] == 1
+    assert world.words() == world.full_transfer(1)
+
+
+@pytest.mark.parametrize(("status", "fails"), [(204, ""), (503, "status 503")])
+def test_a_hook_may_be_a_post(status: int, fails: str) -> None:
+    got: list[tuple[str, Any]] = []
+
+    class Engine(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            got.append((self.path, json.loads(body)))
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Engine) as server:
+        thread = threading.Thread(target=server.handle_request, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/pause"
+        if fails:
+            with pytest.raises(NotReady, match=fails):
+                run_hook("before", url, {"site": "s", "version": "4"}, 20)
+        else:
+            run_hook("before", url, {"site": "s", "version": "4"}, 20)
+        thread.join(20)
+    assert got == [("/pause", {"site": "s", "version": "4"})]
+
+
+@pytest.mark.parametrize(
+    ("hook", "words"),
+    [("sleep 30", "nothing within 0.2 s"), ("http://127.0.0.1:9/", "refused"), ("http://", "no host")],
+)
+def test_what_hooks_may_come_to(hook: str, words: str) -> None:
+    with pytest.raises(NotReady, match=words):
+        run_hook("after", hook, {"version": "1"}, 0.2)
