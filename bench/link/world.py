@@ -7,25 +7,31 @@ import json
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.launcher import Launcher
 from bench.s3server import S3Server
+from dcr_mpi.acts.replica import Replica
+from dcr_mpi.catalog import Catalog
 from dcr_mpi.jsonable import dumps
+from dcr_mpi.store import S3Options, open_store
 from dcr_mpi.synth import Shape, site_layout, trainer_layout, write_checkpoint
 
 from .net import Links
 
 SITE = "rollout"
+_START_S = 10.0  # for jobs that stay to come up; not measured
 _LAYER_BYTES = 21 << 20  # of the default shape, without its embedding of 33 MB
 
 
 @dataclass(frozen=True)
 class Refit:
-    """One version's way over the link, in seconds from the start of all commands to the end of the last."""
+    """One version's way over the link, in seconds from the moment that the trainer's checkpoint is there."""
 
     seconds: float
     pause: float
@@ -48,6 +54,8 @@ class World:
         self.trainer, self.site = trainer_layout(shape, 4), site_layout(shape, 2)
         (directory / "trainer.json").write_bytes(dumps(self.trainer))
         (directory / "site.json").write_bytes(dumps(self.site))
+        self.catalog = Catalog(open_store(f"{server.url}/link", _options(server)), "link")
+        self._jobs: list[subprocess.Popen[bytes]] = []
         config = _CONFIG.format(url=f"{server.url}/link", endpoint=server.endpoint, site=SITE)
         (directory / "dcr.yaml").write_text(config)
 
@@ -67,35 +75,84 @@ class World:
         result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
         return result
 
-    def refit(self, step: int, base: int, fraction: float, law: str) -> Refit:
-        """Make a step, start all acts at once, and wait until the site has applied it."""
-        new = self.directory / f"step-{step}"
-        write_checkpoint(new, self.trainer, step, changed=fraction, law=law)
+    def refit(self, step: int, fraction: float, law: str, staying: bool) -> Refit:
+        """Make a step; from the moment that it is there, bring it to the site, and wait until it is applied there.
+
+        ``staying``: by jobs that run already; else by one job per act, all started at that moment.
+        """
+        hidden, new = self.directory / "next", self.directory / f"step-{step}"
+        write_checkpoint(hidden, self.trainer, step, changed=fraction, law=law)
         before, begun = self.links.crossed(), time.monotonic()
-        with ThreadPoolExecutor(3) as pool:
-            prepared = pool.submit(self.dcr, "rollout", self.ranks, "refit", "--site", SITE, "--wait", "600")
-            encoded = pool.submit(self.dcr, "train", self.ranks, "encode", str(new))
-            sealed = encoded.result()
-            decided = pool.submit(self.dcr, "train", 1, "commit", "--wait", "600")
-            ready = prepared.result()
-            applied = self.dcr("rollout", self.ranks, "apply", "--site", SITE, "--wait", "600")
-            decided.result()
-        seconds = time.monotonic() - begun
-        after = self.links.crossed()
+        hidden.rename(new)
+        if staying:
+            self._wait_for(step)
+        else:
+            self._by_jobs(new)
+        seconds, after = time.monotonic() - begun, self.links.crossed()
+        sealed = self.catalog.sealed(step)[0]
         verified = self.dcr("rollout", self.ranks, "verify", "--site", SITE)
-        if verified["state"] != sealed["state"]:
-            raise SystemExit(f"step {step}: the replica is {verified['state'][:16]}, expected {sealed['state'][:16]}")
-        shutil.rmtree(self.directory / f"step-{base}")
-        stages = {f"{act}.{k}": v for act, r in (("encode", sealed), ("refit", ready)) for k, v in r["seconds"].items()}
+        if verified["state"] != sealed.state:
+            raise SystemExit(f"step {step}: the replica is {verified['state'][:16]}, expected {sealed.state[:16]}")
+        shutil.rmtree(self.directory / f"step-{step - 1}")
         return Refit(
             seconds,
-            applied["seconds"].get("write", 0.0),
-            sealed["bytes"]["payload"],
-            sealed["detail"]["changed"] / sealed["detail"]["elements"],
-            sealed["bytes"]["dense"],
+            self._spent("apply").get("write", 0.0),
+            sealed.payload_bytes,
+            sealed.changed / sealed.elements,
+            sealed.dense_bytes,
             {side: after[side] - before[side] for side in after},
-            stages,
+            {f"{act}.{name}": s for act in ("encode", "refit", "apply") for name, s in self._spent(act).items()},
         )
+
+    def _by_jobs(self, new: Path) -> None:
+        with ThreadPoolExecutor(3) as pool:
+            prepared = pool.submit(self.dcr, "rollout", self.ranks, "refit", "--site", SITE, "--wait", "600")
+            self.dcr("train", self.ranks, "encode", str(new))
+            decided = pool.submit(self.dcr, "train", 1, "commit", "--wait", "600")
+            prepared.result()
+            self.dcr("rollout", self.ranks, "apply", "--site", SITE, "--wait", "600")
+            decided.result()
+
+    def _wait_for(self, version: int) -> None:
+        replica = Replica(self.directory / "replica", SITE)
+        while (record := replica.need()).version != version or record.applying is not None:
+            for job in self._jobs:
+                if job.poll() is not None:
+                    raise SystemExit(f"a job that was to stay ended with {job.returncode}: {self.directory}/*.log")
+            time.sleep(0.005)
+
+    def _spent(self, act: str) -> dict[str, float]:
+        """Seconds per stage of rank 0 in the last run of an act."""
+        lines = (self.directory / f"events/{act}-rank0000.jsonl").read_text().splitlines()
+        ends = [found for line in lines if (found := json.loads(line))["event"] == "end"]
+        return dict(ends[-1]["seconds"]) if ends else {}
+
+    @contextmanager
+    def staying(self) -> Iterator[None]:
+        """A publisher and a follower that run until the block ends."""
+        asked = {
+            "train": ("publish", str(self.directory / "step-*")),
+            "rollout": ("follow", "--site", SITE),
+        }
+        for side, arguments in asked.items():
+            with open(self.directory / f"{side}.log", "wb") as log:
+                command = self.launcher.command(self.ranks, *arguments, "--config", str(self.directory / "dcr.yaml"))
+                self._jobs.append(
+                    subprocess.Popen([*self.links.inside(side), *command], env=self._env, stdout=log, stderr=log)
+                )
+        try:
+            time.sleep(_START_S)
+            yield
+        finally:
+            for job in self._jobs:
+                job.terminate()
+            for job in self._jobs:
+                job.wait()
+            self._jobs.clear()
+
+
+def _options(server: S3Server) -> S3Options:
+    return S3Options(endpoint=server.endpoint, plain_http=True)
 
 
 _CONFIG = """\
@@ -117,5 +174,7 @@ codec:
   part_mib: 16
   bucket_mib: 16
 commit:
-  poll_s: [0.02, 0.2]
+  poll_s: [0.01, 0.1]
+events:
+  dir: events
 """
