@@ -214,6 +214,11 @@ def _roll_forward(ports: Ports, replica: Replica, plan: _Plan, fence: Fence) -> 
     mine = range(ports.comm.rank, len(layout.shards), ports.comm.size)
     total = sum(plan.record.files.get(layout.shards[s].file, 0) for s in mine)
     progress = ports.events.progress(total, "apply")
+
+    def allowed() -> None:
+        ports.comm.heed()
+        fence.heed()
+
     with replica.checkpoint(layout) as checkpoint:
         for shard in mine:
             found = checkpoint.inventory(shard)
@@ -226,7 +231,7 @@ def _roll_forward(ports: Ports, replica: Replica, plan: _Plan, fence: Fence) -> 
                     (p for _, p in read_journal(path, binding)),
                     ports.kernels,
                     [d.path for d in found.datasets],
-                    fence.heed,
+                    allowed,
                 )
             progress.add(found.size)
     progress.done()

@@ -244,6 +244,7 @@ def _from_checkpoint(ports: Ports, source: Path, policy: Policy, target: ShardTa
                 _UNIT_BYTES // width,
             )
             for at in range(0, size, step):
+                ports.comm.heed()
                 words = np.empty(min(step, size - at), f"<u{width}")
                 checkpoint.read(place, at, at + len(words), words)
                 target.put(tile.tensor, tile.box, at, words)

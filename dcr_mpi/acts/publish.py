@@ -82,6 +82,7 @@ def publish(
     pool, orderly = ThreadPoolExecutor(_UPLOADS, "upload"), False
     try:
         for index in mine:
+            ports.comm.heed()
             with ports.events.stage("encode", sizes[index]):
                 built = builder.build(index)
             for tensor, lanes in built.lanes.items():

@@ -117,6 +117,7 @@ def checkpoint_lanes(
     progress = ports.events.progress(sum(u.bytes for u in mine), label)
     buffer = np.empty(_UNIT_BYTES, np.uint8)
     for unit in mine:
+        ports.comm.heed()
         lanes = _unit_lanes(ports, checkpoint, tensors, tiles[unit.tile], unit, buffer)
         if unit.copy == 0:
             sums[tiles[unit.tile].tensor] += lanes

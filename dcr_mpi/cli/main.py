@@ -5,18 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 from .. import comm, durable
 from ..catalog import Catalog
 from ..config import Config, load
-from ..errors import DcrError, Preempted, ResourceError, UsageError, from_os_error, printable
+from ..errors import DcrError, ResourceError, UsageError, from_os_error, printable
 from ..events import Events
 from ..jsonable import dumps
 from ..kernels import get_kernels
@@ -25,14 +23,11 @@ from ..store import open_store
 from . import text
 from .parser import build
 
-_STOP = (signal.SIGTERM, signal.SIGUSR1)
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     args = build().parse_args(argv)
-    for number in _STOP:
-        signal.signal(number, _preempt)
+    comm.listen()
     try:
         if args.command == "doctor":
             from .doctor import doctor
@@ -60,18 +55,6 @@ def program() -> NoReturn:
         sys.stderr.flush()
         os._exit(code)  # Python's own end would join the worker threads: a stalled store takes minutes
     sys.exit(code)
-
-
-def _preempt(number: int, frame: FrameType | None) -> None:
-    """Everything done so far is durable or redone by the next run, so stopping is raising. Once: a launcher may pass
-    on what the scheduler has sent already, and a second signal must not cut the leaving short."""
-    for other in _STOP:
-        signal.signal(other, signal.SIG_IGN)
-    raise Preempted(
-        signal.Signals(number).name,
-        found="the scheduler's signal to stop",
-        remedy="run the same command again: it goes on from here",
-    )
 
 
 def _named(args: argparse.Namespace, act: Callable[[], int]) -> int:

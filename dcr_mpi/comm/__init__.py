@@ -3,5 +3,6 @@
 from .api import Comm, Solo, Transfer
 from .launch import launched_rank, launched_size, run, start
 from .mpi import Library, library
+from .stopping import listen
 
-__all__ = ["Comm", "Library", "Solo", "Transfer", "launched_rank", "launched_size", "library", "run", "start"]
+__all__ = ["Comm", "Library", "Solo", "Transfer", "launched_rank", "launched_size", "library", "listen", "run", "start"]

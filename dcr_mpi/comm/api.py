@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import PeerFailed
+from . import stopping
 
 
 class Transfer(Protocol):
@@ -24,6 +25,10 @@ class Comm(Protocol):
 
     rank: int
     size: int
+
+    def heed(self) -> None:
+        """Between parts: raise Preempted if there was a signal, PeerFailed if another rank sent its notice."""
+        ...
 
     def poll(self, ready: Callable[[], bool], what: str, more_s: float = 0.0) -> None:
         """Wait until ``ready()``; raises PeerFailed on a notice or after the time-out, naming ``what``.
@@ -63,8 +68,11 @@ class Solo:
 
     rank, size = 0, 1
 
+    def heed(self) -> None:
+        stopping.heed()
+
     def poll(self, ready: Callable[[], bool], what: str, more_s: float = 0.0) -> None:
-        spin(ready, None, what, lambda: None)
+        spin(ready, None, what, self.heed)
 
     def barrier(self, what: str) -> None:
         pass

@@ -1,7 +1,8 @@
 """Joining a job and leaving it: how many ranks the launcher means, and one end for all of them.
 
 A process that no launcher started is a job of one rank and never imports MPI. A rank that fails tells all others
-what happened before it aborts the job with its error's code.
+what happened before it aborts the job with its error's code. A job that is told to stop is not aborted: its ranks leave
+together, each with that code, so that no launcher reports one that it had to kill.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 
-from ..errors import DcrError, LaunchError, PeerFailed
+from ..errors import DcrError, LaunchError, PeerFailed, Preempted
 from .api import Comm, Solo
 from .mpi import MpiComm, initialize
+from .stopping import deafen
+
+_LEAVE_S = 10.0  # longer than a part takes between two looks at the notices, shorter than schedulers' patience
 
 
 def launched_size(env: Mapping[str, str]) -> int | None:
@@ -87,6 +91,7 @@ def run(comm: Comm, main: Callable[[], int]) -> int:
     try:
         code = main()
         comm.barrier("end of the job")
+        deafen()
         comm.finalize()
         return code
     except KeyboardInterrupt:
@@ -95,14 +100,19 @@ def run(comm: Comm, main: Callable[[], int]) -> int:
         os._exit(130)
     except BaseException as error:
         code = error.code if isinstance(error, DcrError) else 1
-        if not isinstance(error, PeerFailed) or not error.what.startswith("rank "):
+        heard = isinstance(error, PeerFailed) and error.what.startswith("rank ")
+        if not heard:
             where = f"[{comm.rank}/{comm.size} {socket.gethostname()}]"
             sys.stderr.write(f"{where} error ({type(error).__name__}, exit code {code}): {error}\n")
             if not isinstance(error, DcrError):
                 traceback.print_exc()
             comm.notify(error)
-            time.sleep(0.2)  # the others get to say what they were doing before the launcher ends them
-        else:
-            time.sleep(3)  # the rank that failed ends the job; this is for the case that it cannot
+        if code == Preempted.code and comm.agree_to_leave(_LEAVE_S):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)  # no finalize: what was under way between the ranks is left unfinished
+        # The others get to say what they were doing before the launcher ends them; the rank that failed ends the job,
+        # and who heard of it only if that cannot.
+        time.sleep(3 if heard else 0.2)
         comm.abort(code)
         os._exit(code)  # MPICH's abort may come back before the launcher ends this rank; all has been said above

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import LaunchError, PeerFailed, by_code
+from . import stopping
 from .api import Transfer, spin
 
 _NOTICE = 1
@@ -116,14 +117,15 @@ class MpiComm:
         self.timeout_s, self.chunk_bytes, self.patience_s = timeout_s, chunk_bytes, patience_s
 
     def poll(self, ready: Callable[[], bool], what: str, more_s: float = 0.0) -> None:
-        spin(ready, self.timeout_s + more_s, what, self._heed)
+        spin(ready, self.timeout_s + more_s, what, self.heed)
 
-    def _heed(self) -> None:
-        """Raise if a rank sent a notice of its failure."""
+    def heed(self) -> None:
+        stopping.heed()
         status = self._mpi.Status()
         if self._control.Iprobe(source=self._mpi.ANY_SOURCE, tag=_NOTICE, status=status):
             raw = bytearray(status.Get_count(self._mpi.BYTE))
             self._control.Recv([raw, self._mpi.BYTE], source=status.Get_source(), tag=_NOTICE)
+            stopping.deafen()
             raise _from_notice(json.loads(raw.decode()))
 
     def notify(self, error: BaseException) -> None:
@@ -144,6 +146,15 @@ class MpiComm:
         while time.monotonic() < give_up and not self._mpi.Request.Testall(requests):
             time.sleep(0.001)
 
+    def agree_to_leave(self, patience_s: float) -> bool:
+        """Wait until every rank of the job is about to leave it; False if some are not within ``patience_s``."""
+        request, give_up = self._control.Ibarrier(), time.monotonic() + patience_s
+        while not request.Test():
+            if time.monotonic() > give_up:
+                return False
+            time.sleep(0.001)
+        return True
+
     def abort(self, code: int) -> None:
         """End every rank of the job with ``code``."""
         self._mpi.COMM_WORLD.Abort(code)
@@ -155,7 +166,7 @@ class MpiComm:
 
     def _finish(self, request: Any, what: str) -> None:
         # In a collective a rank may wait for another that computes, or that waits for the store: that is no silence.
-        spin(request.Test, self.patience_s, what, self._heed)
+        spin(request.Test, self.patience_s, what, self.heed)
 
     def barrier(self, what: str) -> None:
         self._finish(self._data.Ibarrier(), what)

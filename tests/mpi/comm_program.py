@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 import time
 
@@ -34,6 +36,20 @@ def main(ranks: comm.Comm, mode: str) -> int:
         os._exit(3)
     if mode == "silent" and last:
         time.sleep(60)
+    if mode == "preempt" and last:
+        os.kill(os.getpid(), signal.SIGUSR1)
+    if mode == "swallow" and last:
+        with contextlib.suppress(DcrError):  # as a tidying that must not fail
+            os.kill(os.getpid(), signal.SIGTERM)
+    if mode == "both":
+        os.kill(os.getpid(), signal.SIGUSR1)
+    if mode in ("preempt", "swallow", "absent"):
+        while True:  # as if there was no end to the parts
+            if not (mode == "absent" and last):
+                ranks.heed()
+            time.sleep(0.01)
+            if mode == "absent" and rank == 0:
+                os.kill(os.getpid(), signal.SIGTERM)
     ranks.barrier("end")
     if rank == 0:
         print("fine", size)
@@ -53,6 +69,7 @@ if __name__ == "__main__":
     try:
         expected = os.environ.get("EXPECTED")
         job = comm.start(timeout_s=5, chunk_bytes=1024, expected=int(expected) if expected else None, patience_s=5)
+        comm.listen()
         sys.exit(comm.run(job, lambda: main(job, sys.argv[1])))
     except DcrError as error:
         print(error, file=sys.stderr)

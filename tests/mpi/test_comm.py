@@ -60,6 +60,23 @@ def test_a_rank_that_fails_ends_the_job_soon(kind: str, mode: str, code: int | N
     assert seconds < 10 + (5 if mode == "silent" else 0)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", ["preempt", "swallow", "both"])
+def test_ranks_that_are_told_to_stop_leave_together(kind: str, mode: str) -> None:
+    """Whichever of them got the signal, and whatever took it for an error of its own: no rank has to be killed."""
+    code, output, seconds = _run(kind, 3, mode)
+    assert code == 75, output
+    assert "/3 " in output and ("SIGTERM" if mode == "swallow" else "SIGUSR1") in output
+    assert "mpi_abort" not in output.lower() and "signal 9" not in output.lower(), output
+    assert seconds < 8
+
+
+def test_a_rank_that_does_not_look_is_not_waited_for_long() -> None:
+    code, output, seconds = _run(KINDS[0], 3, "absent")
+    assert code == 75, output
+    assert 9 < seconds < 25
+
+
 def test_a_launcher_of_another_mpi_is_refused() -> None:
     """What a wrong mpirun does to a process: the environment of rank 0 of 4, and MPI that sees one rank."""
     env = {**os.environ, "PMI_SIZE": "4", "PYTHONPATH": str(ROOT)}
