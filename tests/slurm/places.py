@@ -10,15 +10,21 @@ from pathlib import Path
 import pytest
 
 from bench.slurmcluster import Cluster
+from dcr_mpi.jsonable import loads
+from dcr_mpi.model import Layout
 from dcr_mpi.synth import TINY, trainer_layout
+from tests.cli import shell
 from tests.world import CODEC, LAUNCHERS, ROOT, Done, World, read_all, scatter_full
 
 TEMPLATES = ROOT / "slurm"
 SRUN, MPIRUN = "srun --mpi=pmix", "mpirun.openmpi"
 SHAPE = ("-N2", "--ntasks-per-node=2")  # two ranks on each of two nodes
-# Each of these calls takes 0.3 s in every rank, so that whatever happens to the job surely meets it at work. Detached:
-# the tracer is no child of the launcher's, which must see the rank's own end.
-SLOW = "strace -DDD -f -qq -o /dev/null -e trace={call} -e inject={call}:delay_enter=300000"
+# Each of these calls takes a while in every rank, so that whatever happens to the job surely meets it at work; but not
+# when it is started again. Detached: the tracer is no child of the launcher's, which must see the rank's own end.
+SLOW = """#!/bin/sh
+[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || exec "$@"
+exec strace -DDD -f -qq -o /dev/null -e trace=%(call)s -e inject=%(call)s:delay_enter=%(microseconds)d "$@"
+"""
 # What an act does again and again: parts and objects are linked to their names, journals and weights written.
 CALLS = {"encode": "link", "refit": "pwrite64", "apply": "pwrite64"}
 
@@ -38,28 +44,30 @@ class Places:
         head += "relay: {timeout_s: 60, chunk_mib: 0.001}\nevents: {dir: events}\n"
         trainer = "trainer: {state: state, layout: layout.json, sites: [rollout]}\n"
         site = "sites: {rollout: {replica: replica, layout: layout.json}}\n"
-        for name, own in (("train", trainer), ("rollout", site)):
-            (self.path / name).mkdir(parents=True)
-            (self.path / name / "dcr.yaml").write_text(head + own)
-        # One process alone, for what is not the point of a test.
-        self.world = World(self.path, LAUNCHERS["openmpi"])
+        self._worlds = {name: self._world(name, head + own) for name, own in (("train", trainer), ("rollout", site))}
         self.synth(0)
         for name, layout in (("train", "trainer"), ("rollout", "site")):
             (self.path / name / "layout.json").write_bytes((self.path / f"model/layouts/{layout}.json").read_bytes())
         self.here("train", "init", "--checkpoint", str(self.step(0)))
         self.here("rollout", "init", "--site", "rollout")
 
+    def _world(self, name: str, config: str) -> World:
+        (self.path / name).mkdir(parents=True)
+        world = World(self.path / name, LAUNCHERS["openmpi"])
+        world.config.write_text(config)
+        return world
+
     def step(self, number: int) -> Path:
         return self.path / f"model/step-{number:06d}"
 
     def synth(self, number: int) -> Path:
-        self.world.synth(number)
+        arguments = ("synth", str(self.path / "model"), "--step", str(number), "--size", "tiny")
+        assert shell.here(self._worlds["train"], *arguments).code == 0
         return self.step(number)
 
     def here(self, place: str, *arguments: str) -> Done:
-        """A command at a place in one process on this machine; it must succeed."""
-        self.world.config = self.path / place / "dcr.yaml"
-        done = self.world.run(1, *arguments)
+        """A command at a place, in this process, for what is not the point of a test; it must succeed."""
+        done = shell.here(self._worlds[place], *arguments)
         assert done.code == 0, done.error
         return done
 
@@ -73,9 +81,20 @@ class Places:
 
     def submit(self, cluster: Cluster, place: str, act: str, *arguments: str, **env: str) -> int:
         """Submit a template on two ranks of each of two nodes."""
-        template = str(TEMPLATES / f"{act}.sbatch")
-        log = f"--output={self.path / 'log'}"
-        return cluster.submit(*SHAPE, log, template, *arguments, cwd=self.path / place, env=self.environment(**env))
+        return cluster.submit(
+            *SHAPE, *self.template(act), *arguments, cwd=self.path / place, env=self.environment(**env)
+        )
+
+    def template(self, act: str) -> tuple[str, str]:
+        """sbatch's arguments for a template, with one log for all jobs."""
+        return f"--output={self.path / 'log'}", str(TEMPLATES / f"{act}.sbatch")
+
+    def slowed(self, launch: str, act: str, seconds: float = 0.3) -> str:
+        """A launch setting under which an act's ranks are held up at work."""
+        wrapper = self.path / f"slow-{act}"
+        wrapper.write_text(SLOW % {"call": CALLS[act], "microseconds": seconds * 1e6})
+        wrapper.chmod(0o755)
+        return f"{launch} {wrapper}"
 
     @property
     def log(self) -> str:
@@ -91,6 +110,6 @@ class Places:
 
     def exact(self, number: int) -> bool:
         """Whether the replica holds what a full transfer of a step would have left, bit by bit."""
-        layout = self.world.site_layout()
+        layout = loads(Layout, (self.path / "rollout/layout.json").read_bytes(), "layout")
         want = scatter_full(self.step(number), trainer_layout(TINY), layout)
         return read_all(self.path / "rollout/replica", layout) == want
