@@ -120,10 +120,12 @@ class Cluster:
         Slurm's ``SchedulerParameters``; the default starts jobs at once.
     """
 
+    AT_ONCE = "batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1"
+
     def __init__(
         self, root: Path, name: str = "train", nodes: int = 2, cpus: int = 4, memory_mb: int = 4000, *,
         requeue_s: int = 5, silence_s: int = 300, kill_s: int = 10, first_job: int = 1,
-        scheduler: str = "batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1",
+        scheduler: str = AT_ONCE,
     ) -> None:  # fmt: skip
         self.root, self.name, self.nodes = root.resolve(), name, nodes
         self._values = {
@@ -139,7 +141,7 @@ class Cluster:
 
     def start(self, timeout_s: float = 60.0) -> Cluster:
         """Start everything and wait until every node takes jobs."""
-        for folder in ("state", "log", *(f"spool/{self.name}{i + 1}" for i in range(self.nodes))):
+        for folder in ("state", "log", "spool"):
             (self.root / folder).mkdir(parents=True)
         (self.root / "munge.key").write_bytes(random.randbytes(256))
         (self.root / "munge.key").chmod(0o600)
@@ -184,7 +186,9 @@ class Cluster:
         self.stop()
 
     def start_node(self, node: int) -> None:
-        """Switch on a node (from 1)."""
+        """Switch on a node (from 1), with nothing left of its own from before."""
+        shutil.rmtree(self.root / f"spool/{self.name}{node}", ignore_errors=True)
+        (self.root / f"spool/{self.name}{node}").mkdir()
         self._spawn(
             "unshare", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
             "sh", "-c", _NODE, "sh", str(self.root), f"{self.name}{node}", str(_PMIX), key=f"node{node}",
