@@ -17,7 +17,7 @@ export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev demo test test-slow campaign check format lock bench bench-codec bench-link bench-real clean
+.PHONY: help setup setup-dev demo test test-slow campaign check format lock bench bench-codec bench-link bench-real bench-slurm clean
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -60,6 +60,9 @@ bench-link: $(VENV)/.run $(VENV)/.s3 ## refits over links of a known rate beside
 
 bench-real: $(VENV)/.real ## fine-tune a real transformer for pairs that bench-codec then measures too (minutes; torch)
 	$(PY) -m bench.real
+
+bench-slurm: $(VENV)/.run ## what a version costs in the scheduler, on Slurm clusters started here (root; minutes)
+	$(PY) -m bench.slurm
 
 lock: $(VENV)/.dev ## write requirements/*.lock anew (LOCK_ARGS=--upgrade for newer versions)
 	$(PIP) install --quiet uv

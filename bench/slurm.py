@@ -8,13 +8,15 @@ them passed between submission and the first line of a job, and between a job's 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,14 +63,10 @@ class Bench:
         self.here("init", "--site", "rollout")
 
     def here(self, *arguments: str) -> None:
-        with open(os.devnull, "w") as quiet:
-            kept, sys.stdout = sys.stdout, quiet
-            try:
-                config = [] if arguments[0] == "synth" else ["-c", str(self.root / "dcr.yaml")]
-                if code := dcr([*arguments, *config, "--json"]):
-                    raise SystemExit(code)
-            finally:
-                sys.stdout = kept
+        config = [] if arguments[0] == "synth" else ["-c", str(self.root / "dcr.yaml")]
+        with contextlib.redirect_stdout(io.StringIO()):
+            if code := dcr([*arguments, *config, "--json"]):
+                raise SystemExit(code)
 
     def synth(self) -> str:
         """The next checkpoint."""
@@ -129,11 +127,11 @@ WAYS = [
 ]
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description="Seconds per version in the scheduler, by way to submit it.")
     parser.add_argument("--versions", type=int, default=5, help="versions per way (default: 5)")
-    versions = parser.parse_args().versions
+    versions = parser.parse_args(argv).versions
     if reason := missing():
         raise SystemExit(f"bench.slurm: {reason}")
     print(f"{'Slurm':18}{'way':38}{'jobs':>5}{'seconds':>9}{'in Slurm':>10}   (medians of {versions} versions)")

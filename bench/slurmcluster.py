@@ -94,7 +94,8 @@ def missing() -> str | None:
     lacking = [name for name in _NEEDED if _which(name) is None]
     if lacking:
         return f"no {', '.join(lacking)}: apt-get install --no-install-recommends munge slurmctld slurmd slurm-client"
-    return None
+    made = subprocess.run(["unshare", "--uts", "--ipc", "--mount", "--pid", "--fork", "true"], check=False)
+    return "this machine makes no namespaces for nodes (a container without privileges?)" if made.returncode else None
 
 
 class Cluster:

@@ -17,7 +17,7 @@ from tests.cli import shell
 from tests.world import CODEC, LAUNCHERS, ROOT, Done, World, read_all, scatter_full
 
 TEMPLATES = ROOT / "slurm"
-SRUN, MPIRUN = "srun --mpi=pmix", "mpirun.openmpi"
+SRUN, PMI2, MPIRUN = "srun --mpi=pmix", "srun --mpi=pmi2", "mpirun.openmpi"  # PMI2 is for the wheel of MPICH
 SHAPE = ("-N2", "--ntasks-per-node=2")  # two ranks on each of two nodes
 # Each of these calls takes a while in every rank, so that whatever happens to the job surely meets it at work; but not
 # when it is started again. Detached: the tracer is no child of the launcher's, which must see the rank's own end.
@@ -77,7 +77,8 @@ class Places:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "DCR_SLURM": str(TEMPLATES),
             "DCR_SITE": "rollout", "DCR_WAIT_S": "60", "DCR_LAUNCH": SRUN, **self.env,
         }  # fmt: skip
-        return {**LAUNCHERS["openmpi"].environment(), "PYTHONPATH": str(ROOT), **mine, **more}
+        launcher = LAUNCHERS["mpich" if PMI2 in more.get("DCR_LAUNCH", "") else "openmpi"]
+        return {**launcher.environment(), "PYTHONPATH": str(ROOT), **mine, **more}
 
     def submit(self, cluster: Cluster, place: str, act: str, *arguments: str, **env: str) -> int:
         """Submit a template on two ranks of each of two nodes."""

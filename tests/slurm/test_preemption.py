@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.slurmcluster import Cluster
-from tests.slurm.places import MPIRUN, SRUN, Places, needs_openmpi
+from tests.slurm.places import MPIRUN, PMI2, SRUN, Places, needs_openmpi
 
 # Rank 1 is killed at the second write of its own.
 KILLED = """#!/bin/sh
@@ -65,7 +65,7 @@ def until(ready: Callable[[], bool], places: Places, timeout_s: float = 60.0) ->
 @pytest.mark.parametrize(
     ("act", "launch"),
     [
-        pytest.param("encode", SRUN, id="encode"),
+        pytest.param("encode", PMI2, id="encode"),
         pytest.param("refit", MPIRUN, id="refit"),
         pytest.param("apply", SRUN, id="apply", marks=pytest.mark.slow),  # the next test has it too
     ],
