@@ -120,6 +120,13 @@ def _followed(bench: Bench, new: str) -> float:
     return bench.started(number) - submitted
 
 
+def _start_s(cluster: Cluster, root: Path) -> float:
+    """Seconds from the submission of an empty job to its first line, on idle nodes."""
+    submitted = time.time()
+    cluster.wait(cluster.submit("-N2", "--output=/dev/null", "--wrap", "date +%s.%N >empty", cwd=root))
+    return float((root / "empty").read_text()) - submitted
+
+
 WAYS = [
     Way("a job per command", 3, _by_command),
     Way("a job per version (version.sbatch)", 1, _by_version),
@@ -142,6 +149,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 Cluster(root / "train", "train", scheduler=scheduler) as train,
                 Cluster(root / "rollout", "rollout", scheduler=scheduler) as rollout,
             ):
+                starts = [_start_s(train, root) for _ in range(versions)]
+                print(f"{name:18}{'from sbatch to the first line':43}{statistics.median(starts):19.1f}", flush=True)
                 bench = Bench(root, train, rollout)
                 for way in WAYS:
                     if way.version is _followed:

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.mpi, pytest.mark.
 def test_every_way_under_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert slurm.main(["--versions", "1"]) == 0
     rows = capsys.readouterr().out.splitlines()[1:]
-    assert len(rows) == len(slurm.SETTINGS) * len(slurm.WAYS)
-    for row in rows:
+    assert len(rows) == len(slurm.SETTINGS) * (1 + len(slurm.WAYS))
+    for row in (row for row in rows if "first line" not in row):
         wall, inside = (float(number) for number in row.split()[-2:])
         assert 0 < inside < wall
