@@ -35,13 +35,14 @@ def test_a_version_over_two_clusters(train: Cluster, rollout: Cluster, tmp_path:
 def test_a_version_in_one_job_beside_a_site_that_follows(train: Cluster, rollout: Cluster, tmp_path: Path) -> None:
     """The follower takes what comes, goes back into the queue when it is told to stop, and ends when cancelled."""
     places = Places(tmp_path)
-    follower = places.submit(rollout, "rollout", "follow", DCR_WAIT_S="30")
+    follower = places.submit(rollout, "rollout", "follow", "--after", "touch told")
     first, second = (places.submit(train, "train", "version", str(places.synth(step))) for step in (1, 2))
     places.ends(train, first)
     assert train.state(second) != "COMPLETED", "versions are made one after the other"
     rollout.run("scancel", "--batch", "--signal=USR1", str(follower))
     places.ends(train, second)
     _until(lambda: places.exact(2))
+    _until((tmp_path / "rollout/told").exists)
     assert rollout.job(follower)["Restarts"] == "1"
     rollout.run("scancel", str(follower))
     assert rollout.wait(follower)["JobState"] == "CANCELLED", "and not in the queue again"
