@@ -50,7 +50,7 @@ def _sweep(
 SECTIONS = {
     "kills": Section(kills.run, None, 24),
     "sends": Section(sends.run, None, 6),
-    "ranks": Section(ranks.run, 48, 2),
+    "ranks": Section(ranks.run, 420, 2),
     "errors": Section(errors.run, 1200, 16),
     "power": Section(power.run, 1200, 24),
     "hostile": Section(hostile.run, 100_000, 1000),

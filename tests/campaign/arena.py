@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from dcr_mpi.errors import NotReady
 from tests.campaign.child import Ended, run, warm
 from tests.campaign.compare import contents
 from tests.world import CODEC
@@ -118,7 +119,9 @@ class Arena:
             Scene("create-from", "policy", ("init", *SITE, "--from", self.step(0)), (encode, *rest)),
             Scene("encode", "begun", encode, rest),
             Scene("encode-opened", "opened", encode, rest),
+            Scene("encode-half", "half-encoded", encode, rest),
             Scene("refit", "sealed", refit, (commit, apply)),
+            Scene("refit-followed", "followed", refit, (commit, apply)),
             Scene("refit-again", "half-prepared", refit, (commit, apply)),
             Scene("commit", "prepared", commit, (apply,)),
             Scene("abort", "prepared", ("commit", "--abort", "a test"), (apply,)),
@@ -153,7 +156,26 @@ def _opened(_: Arena, place: Place) -> None:
     version = place.path / "store/test/versions/000001"
     (version / "manifest.json").unlink()
     shutil.rmtree(version / "parts")
+    shutil.rmtree(version / "stream")
     (place.path / "state/pending.json").unlink()
+
+
+def _half_encoded(_: Arena, place: Place) -> None:
+    """What a publisher leaves that dies in the middle: some parts, some of those announced."""
+    version = place.path / "store/test/versions/000001"
+    (version / "manifest.json").unlink()
+    (place.path / "state/pending.json").unlink()
+    parts, said = sorted((version / "parts").iterdir()), sorted((version / "stream").iterdir())
+    for path in (*parts[len(parts) // 2 + 1 :], *said[len(said) // 2 :]):
+        path.unlink()
+
+
+def _followed(arena: Arena, place: Place) -> None:
+    """The site took what was announced, and gave up; then the publisher came back."""
+    done = place.run(("refit", *SITE, "--wait", "0.05"))
+    assert done.code == NotReady.code, done.text
+    assert list(place.replica.glob(".dcr/v000001/*/*.journal"))
+    place.must(("encode", arena.step(1)))
 
 
 def _behind(arena: Arena, place: Place) -> None:
@@ -169,6 +191,8 @@ _STAGES: dict[str, tuple[str | None, Callable[[Arena, Place], object]]] = {
     "begun": ("policy", _dcr("init", *SITE)),
     "sealed": ("begun", lambda arena, place: place.must(("encode", arena.step(1)))),
     "opened": ("sealed", _opened),
+    "half-encoded": ("sealed", _half_encoded),
+    "followed": ("half-encoded", _followed),
     "half-prepared": ("sealed", _killed(("refit", *SITE), "pwrite64", 9)),
     "prepared": ("sealed", _dcr("refit", *SITE)),
     "aborted": ("prepared", _dcr("commit", "--abort", "a test")),
