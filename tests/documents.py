@@ -32,12 +32,14 @@ from dcr_mpi.acts.commit import decide
 from dcr_mpi.acts.create import CreateJob, create_replica
 from dcr_mpi.acts.init import register_site
 from dcr_mpi.acts.next_version import EncodeJob, find_next, open_version
+from dcr_mpi.acts.prepare import prepare
+from dcr_mpi.acts.prepare_plan import PrepareJob
 from dcr_mpi.acts.replica import journal
 from dcr_mpi.cli.inspect import inspect
 from dcr_mpi.cli.status import status
 from dcr_mpi.config import load
 from dcr_mpi.digest import sha256, state_digest
-from dcr_mpi.errors import DcrError, from_os_error
+from dcr_mpi.errors import DcrError, NotReady, from_os_error
 from dcr_mpi.jsonable import dumps, loads
 from dcr_mpi.model import Policy
 from tests.acts.local import SMALL, Local
@@ -94,6 +96,20 @@ def _prepare_anew(world: Local) -> object:
     return world.prepare(2)
 
 
+def _follow(world: Local) -> object:
+    """Take version 2 as if it were still being encoded."""
+    for name in ("manifest.json", "decision.json"):
+        (world.path / V2 / name).unlink(missing_ok=True)
+    world.drop_journals(2)
+    job = PrepareJob("s", world.replica.directory, 2, wait_s=0.02, poll_s=(0.001, 0.01))
+    try:
+        return prepare(world.site_ports, job)
+    except NotReady as error:
+        if error.what != "manifest of version 2":
+            raise
+        return None  # all parts were taken, and there is no more to be had
+
+
 def _status(world: Local) -> object:
     config = load(None, {"policy": "p", "store.url": str(world.path / "store")})
     return status(world.ports.catalog, config, 5)
@@ -115,6 +131,7 @@ TARGETS = {
     "tiling": Target("tiling", _prepare_anew),
     "anchor's tiling": Target("anchor tiling", _create),
     "open": Target(f"{V3}/open.json", _encode),
+    "announcement": Target(f"{V2}/stream/000000.json", _follow),
     "manifest": Target(f"{V2}/manifest.json", _prepare_anew),
     "manifest, prepared": Target(f"{V2}/manifest.json", Local.apply),
     "manifest, as a base": Target(f"{V2}/manifest.json", _encode),
