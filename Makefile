@@ -10,6 +10,8 @@ LOCK_ARGS ?=
 QUICK ?=
 PIP = $(PY) -m pip --disable-pip-version-check --no-input
 INSTALL = $(PIP) install --quiet --require-hashes --only-binary :all:
+# Snakemake needs a small package of pure Python that is published as source only: built with the locked setuptools.
+SOURCE = --no-binary connection-pool --no-build-isolation
 
 # Another environment that happens to be active must not leak into this one.
 unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME PYTHONSTARTUP
@@ -17,13 +19,15 @@ export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-dev demo test test-slow campaign check format lock bench bench-codec bench-link bench-real bench-slurm clean
+.PHONY: help setup setup-workflow setup-dev demo test test-slow campaign check format lock bench bench-codec bench-link bench-real bench-slurm clean
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{printf "%-12s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.run ## make .venv with everything that running needs, an MPI included
+
+setup-workflow: $(VENV)/.workflow ## the same, and Snakemake with the executors that the profiles use
 
 setup-dev: $(VENV)/.dev ## the same, and what tests and checks need
 
@@ -81,8 +85,12 @@ $(VENV)/.run: requirements/run.lock pyproject.toml | $(PY)
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
+$(VENV)/.workflow: requirements/workflow.lock $(VENV)/.run
+	$(INSTALL) $(SOURCE) -r requirements/workflow.lock
+	@touch $@
+
 $(VENV)/.dev: requirements/dev.lock $(VENV)/.run
-	$(INSTALL) -r requirements/dev.lock
+	$(INSTALL) $(SOURCE) -r requirements/dev.lock
 	@touch $@
 
 $(VENV)/.s3: requirements/s3.lock $(VENV)/.run
