@@ -21,6 +21,7 @@ from ..kernels import get_kernels
 from ..signing import NOBODY, generate, load_keyring
 from ..store import open_store
 from . import text
+from .after import check_after
 from .parser import build
 
 
@@ -101,6 +102,8 @@ def _act(args: argparse.Namespace, config: Config, ranks: comm.Comm) -> int:
         from ..acts.ports import Ports
 
         ports = Ports(Catalog(store, config.policy, keys), ranks, kernels, events)
+        if args.after:
+            ports.once("receipts of earlier acts", lambda: _check_all(ports.catalog, args.after))
         result = COMMANDS[args.command](ports, config, args)
     if ranks.rank == 0:
         _finish(args, result)
@@ -111,6 +114,12 @@ def _finish(args: argparse.Namespace, result: dict[str, Any]) -> None:
     if args.receipt is not None:
         durable.replace(args.receipt, dumps(result))
     _print(args, result)
+
+
+def _check_all(catalog: Catalog, receipts: Sequence[Path]) -> bytes:
+    for path in receipts:
+        check_after(catalog, path)
+    return b""
 
 
 def check_output(option: str, path: Path) -> None:

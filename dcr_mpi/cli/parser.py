@@ -41,6 +41,14 @@ def build() -> argparse.ArgumentParser:
     )
     shared.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     shared.add_argument("--receipt", type=Path, metavar="FILE", help="also write the result there, atomically")
+    shared.add_argument(
+        "--after",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="first hold this receipt of an earlier command against the store; may be repeated",
+    )
 
     def add(name: str, text: str, common: bool = True) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=text, description=text, parents=[shared] if common else [])
