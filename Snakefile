@@ -3,6 +3,7 @@ from snakemake.utils import min_version
 
 min_version("9.20")
 
+
 # The software, for who runs all of a job inside of it. Ranks on several nodes enter it one by one: key `command`.
 container: "containers/dcr-mpi.sif"
 

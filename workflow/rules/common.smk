@@ -230,7 +230,11 @@ def cores(side):
 
 def on_ranks(wildcards, resources, threads):
     """The command on all ranks of a job, whose geometry srun does not inherit inside of a job of Snakemake's."""
-    spread = f" -N {resources.nodes} -c {threads}" if Path(resources.mpi.split()[0]).name == "srun" else ""
+    spread = (
+        f" -N {resources.nodes} -c {threads}"
+        if Path(resources.mpi.split()[0]).name == "srun"
+        else ""
+    )
     return f"{resources.mpi}{spread} -n {resources.tasks} {DCR}"
 
 
