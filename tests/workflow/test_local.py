@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -9,13 +11,53 @@ import pytest
 from tests.workflow.flow import Flow
 from tests.world import LAUNCHERS
 
-LOCAL = ("--workflow-profile", "workflow/profiles/local", "--configfile", "flow.yaml")
+LOCAL = ("--workflow-profile", "workflow/profiles/local", "--configfile")
 KIND = sorted(LAUNCHERS)[0]
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
+FIGURES = ("payload", "changes", "stages", "balance")
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
 
 
-def test_three_versions(tmp_path: Path) -> None:
+def test_from_nothing_to_a_report(tmp_path: Path) -> None:
+    """A job per stage; then nothing to do, however old the receipts; then a batch that goes on from there."""
     flow = Flow(tmp_path, LAUNCHERS[KIND])
-    flow.configure()
-    flow.must(*LOCAL)
+    flow.configure(versions={"last": 1})
+    flow.must(*LOCAL, "flow.yaml")
+    flow.check(1)
+    assert flow.receipt("rollout.verified", 1)["state"] == flow.receipt("encoded", 1)["state"]
+    for act in ("encode", "rollout.refit", "decide", "rollout.apply", "rollout.verify"):
+        assert (tmp_path / f"run/logs/000001/{act}.log").stat().st_size
+        assert (tmp_path / f"run/benchmarks/000001/{act}.tsv").read_text().startswith("s\th:m:s")
+    os.utime(tmp_path / "run/receipts/000000/policy.json")
+    os.utime(tmp_path / "run/receipts/000001/encoded.json")
+    assert "Nothing to be done" in flow.must(*LOCAL, "flow.yaml").out
+
+    flow.configure(versions={"first": 2, "last": 3}, start=False, batch=2)
+    flow.must(*LOCAL, "flow.yaml")
     flow.check(3)
+    numbers = json.loads((tmp_path / "run/report/report.json").read_text())
+    assert [row["version"] for row in numbers["versions"]] == [2, 3]
+
+    flow.must(*LOCAL, "flow.yaml", "--report", "report.html")
+    page = (tmp_path / "report.html").read_text()
+    for name in FIGURES:
+        assert f"{name}.svg" in page
+        assert (tmp_path / f"workflow/report/{name}.rst").read_text().strip().split(",")[0][:40] in page
+
+
+def test_no_rule_believes_a_receipt(tmp_path: Path) -> None:
+    """As if the executor had called a job successful that it knows nothing of: what lies there is of another run."""
+    flow = Flow(tmp_path, LAUNCHERS[KIND])
+    flow.world.begin()
+    flow.configure(start=False, versions={"last": 1})
+    flow.must(*LOCAL, "flow.yaml", "--until", "encode")
+    encoded = tmp_path / "run/receipts/000001/encoded.json"
+    true = encoded.read_text()
+    encoded.write_text(json.dumps({**json.loads(true), "manifest_sha256": "0" * 64}))
+    before = flow.world.words()
+    failed = flow.run(*LOCAL, "flow.yaml", "--retries", "0")
+    assert failed.code == 1
+    assert "Conflict, exit code 13" in failed.out and "manifest 0000000000000000 of version 1" in failed.out
+    assert flow.world.words() == before and not (tmp_path / "run/receipts/000001/rollout.prepared.json").exists()
+    encoded.write_text(true)
+    flow.must(*LOCAL, "flow.yaml", "--until", "verify")
+    flow.check(1)

@@ -1,4 +1,4 @@
-"""``snakemake --profile slurm`` from the repository's root, as it is written, on a real cluster with ranks on two nodes."""
+"""``snakemake --profile slurm`` from the repository's root, as it is written, on a real cluster, ranks on two nodes."""
 
 from __future__ import annotations
 

@@ -47,7 +47,11 @@ def flow(s3: S3Server, train: Cluster, rollout: Cluster, tmp_path: Path) -> Flow
 
 def test_one_process_reaches_both(flow: Flow) -> None:
     flow.configure(
-        start=False, batch=5, versions={"last": 5}, trainer={**JOB, "cluster": "train"}, site={**JOB, "cluster": "rollout"}
+        start=False,
+        batch=5,
+        versions={"last": 5},
+        trainer={**JOB, "cluster": "train"},
+        site={**JOB, "cluster": "rollout"},
     )
     flow.must(*PROFILE, "flow.yaml", "--omit-from", "figures")
     flow.check(5)

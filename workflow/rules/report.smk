@@ -23,6 +23,7 @@ rule figures:
             caption="../report/balance.rst",
             category="Time",
         ),
+        page=f"{OUT}/report/report.html",
         numbers=f"{OUT}/report/report.json",
     log:
         logfile("report"),
@@ -31,6 +32,9 @@ rule figures:
     params:
         dcr=DCR,
         options=options,
+        versions=f"{VERSIONS[0]}..{VERSIONS[-1]}",
+        receipts=lambda wildcards: f"{OUT}/receipts",
         out=lambda wildcards, output: Path(output.numbers).parent,
     shell:
-        "{params.dcr} report {params.options} --out {params.out:q} >{log:q} 2>&1"
+        "{params.dcr} report {params.options} --versions {params.versions} --receipts {params.receipts:q} --html"
+        " --out {params.out:q} >{log:q} 2>&1"
