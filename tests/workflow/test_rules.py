@@ -34,7 +34,7 @@ def test_lint_and_format(flow: Flow) -> None:
     linted = flow.must("--configfile", "configs/workflow.yaml", "--lint")
     assert "in a good condition" in linted.out
     checked = subprocess.run(
-        [sys.executable, "-m", "snakefmt", "--check", "Snakefile", *map(str, RULES)],
+        [sys.executable, "-m", "snakefmt", "--check", "Snakefile", *map(str, RULES)], env=flow.environment(),
         cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert checked.returncode == 0, checked.stderr
@@ -77,14 +77,14 @@ def test_every_act_holds_the_receipts_before_it_against_the_store(flow: Flow) ->
     plan = _planned(
         flow, "--set-resources", "refit:mpi=srun --mpi=pmix", site={"nodes": 2}, sites={"east": {"ranks": 6}}
     )
-    (refit,) = re.findall(r"^ +(\S.* refit .*--site east --version 000002.*)$", plan, re.MULTILINE)
+    (refit,) = re.findall(r"^Shell command: (.* refit .*--site east --version 000002.*)$", plan, re.MULTILINE)
     assert refit.startswith("srun --mpi=pmix -N 2 -c 1 -n 6 ")
     assert "--after run/receipts/000001/east.applied.json --after run/receipts/000002/encoded.json" in refit
-    (commit,) = re.findall(r"^ +(\S.* commit .*--version 000002.*)$", plan, re.MULTILINE)
+    (commit,) = re.findall(r"^Shell command: (.* commit .*--version 000002.*)$", plan, re.MULTILINE)
     for name in ("encoded", "east.prepared", "west.2.prepared"):
         assert f"--after run/receipts/000002/{name}.json" in commit
     for act, after in {"encode": "000001/committed", "apply": "000002/committed"}.items():
-        for command in re.findall(rf"^ +(\S.* {act} .*--version 000002.*)$", plan, re.MULTILINE):
+        for command in re.findall(rf"^Shell command: (.* {act} .*--version 000002.*)$", plan, re.MULTILINE):
             assert f"--after run/receipts/{after}.json" in command
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import signal
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,14 +50,50 @@ def flow(s3: S3Server, train: Cluster, rollout: Cluster, tmp_path: Path) -> Flow
     return flow
 
 
-def test_one_process_reaches_both(flow: Flow) -> None:
+def _wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    while not path.exists():
+        assert process.poll() is None, f"Snakemake ended before {path} was there"
+        time.sleep(0.1)
+
+
+def test_one_process_reaches_both(flow: Flow, train: Cluster, rollout: Cluster) -> None:
+    """Interrupted in the midst of its five versions it takes its jobs along, and goes on when it is started again."""
     flow.configure(
-        start=False,
-        batch=5,
-        versions={"last": 5},
-        trainer={**JOB, "cluster": "train"},
-        site={**JOB, "cluster": "rollout"},
-    )
-    flow.must(*PROFILE, "flow.yaml", "--omit-from", "figures")
+        start=False, batch=5, versions={"last": 5},
+        trainer={**JOB, "cluster": "train"}, site={**JOB, "cluster": "rollout"},
+    )  # fmt: skip
+    first = flow.start(*PROFILE, "flow.yaml")
+    _wait_for(flow.path / "run/receipts/000001/committed.json", first)
+    first.send_signal(signal.SIGINT)
+    assert flow.finish(first).code == 1
+    for cluster in (train, rollout):
+        assert set(cluster.run("squeue", "-h", "-t", "all", "-o", "%T").split()) <= {"CANCELLED", "COMPLETED"}
+    done = flow.must(*PROFILE, "flow.yaml")
     flow.check(5)
     assert flow.receipt("rollout.verified", 5)["state"] == flow.receipt("encoded", 5)["state"]
+    numbers = json.loads((flow.path / "run/report/report.json").read_text())
+    assert [row["version"] for row in numbers["versions"]] == [1, 2, 3, 4, 5]
+    assert "Submitted job" in done.out and "external jobid 'train:" in done.out and "jobid 'rollout:" in done.out
+
+
+def test_one_process_per_site(s3: S3Server, train: Cluster, rollout: Cluster, tmp_path: Path) -> None:
+    """Each side has its own directory, configuration, cluster and Snakemake; the S3 server is all that they share."""
+    sides = {}
+    for cluster in (train, rollout):
+        env = {**s3.env(), **cluster.environment}
+        sides[cluster.name] = Flow(
+            tmp_path / cluster.name, LAUNCHERS["openmpi"], store=f"{s3.url}/apart", endpoint=s3.endpoint, env=env
+        )
+    trainer, site = sides["train"], sides["rollout"]
+    trainer.world.dcr(1, "init", "--checkpoint", str(trainer.world.synth(0)))
+    shutil.copytree(trainer.path / "model/layouts", site.path / "model/layouts")
+    site.world.dcr(1, "init", "--site", "rollout")
+    common = {"start": False, "versions": {"last": 2}, "wait_s": 120}
+    trainer.configure(here={"sites": []}, trainer=JOB, **common)
+    site.configure(here={"trainer": False, "sites": ["rollout"]}, site=JOB, **common)
+    running = [side.start(*PROFILE, "flow.yaml") for side in (site, trainer)]
+    ended = [side.finish(process) for side, process in zip((site, trainer), running, strict=True)]
+    assert [done.code for done in ended] == [0, 0], "\n".join(done.out[-4000:] for done in ended)
+    assert site.world.words() == trainer.world.full_transfer(2)
+    assert site.receipt("rollout.verified", 2)["state"] == trainer.receipt("encoded", 2)["state"]
+    assert not (site.path / "model/step-000001").exists()
