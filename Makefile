@@ -73,7 +73,7 @@ lock: $(VENV)/.dev ## write requirements/*.lock anew (LOCK_ARGS=--upgrade for ne
 	requirements/compile.sh $(VENV)/bin/uv $(LOCK_ARGS)
 
 clean: ## remove .venv and everything else that was made here
-	rm -rf $(VENV) build demo-out bench/out *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build demo-out configs/demo .snakemake bench/out *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find dcr_mpi bench tests -name __pycache__ -prune -exec rm -rf {} +
 
 # The stamps say which locks .venv was made from; a second call does nothing.
