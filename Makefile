@@ -46,12 +46,14 @@ campaign: $(VENV)/.dev $(VENV)/.s3 ## kill, fail and cut off every act at every 
 check: $(VENV)/.dev ## lint, formatting, types, and who may import whom
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" snakefmt --check Snakefile workflow
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
 format: $(VENV)/.dev ## format the code and mend what ruff can mend
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" snakefmt Snakefile workflow
 
 bench: $(VENV)/.run ## all benchmarks that need nothing more than running does (QUICK=1: shorter)
 	$(PY) -m bench $(if $(QUICK),--quick)

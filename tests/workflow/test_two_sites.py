@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_one_process_per_site(s3: S3Server, train: Cluster, rollout: Cluster, tm
     trainer.world.dcr(1, "init", "--checkpoint", str(trainer.world.synth(0)))
     shutil.copytree(trainer.path / "model/layouts", site.path / "model/layouts")
     site.world.dcr(1, "init", "--site", "rollout")
-    common = {"start": False, "versions": {"last": 2}, "wait_s": 120}
+    common: dict[str, Any] = {"start": False, "versions": {"last": 2}, "wait_s": 120}
     trainer.configure(here={"sites": []}, trainer=JOB, **common)
     site.configure(here={"trainer": False, "sites": ["rollout"]}, site=JOB, **common)
     running = [side.start(*PROFILE, "flow.yaml") for side in (site, trainer)]
