@@ -45,19 +45,23 @@ def test_from_nothing_to_a_report(tmp_path: Path) -> None:
 
 
 def test_no_rule_believes_a_receipt(tmp_path: Path) -> None:
-    """As if the executor had called a job successful that it knows nothing of: what lies there is of another run."""
+    """As if the executor had called a job successful that it knows nothing of: what lies there is of another run.
+
+    The version is given up, and the run goes on with the next.
+    """
     flow = Flow(tmp_path, LAUNCHERS[KIND])
     flow.world.begin()
     flow.configure(start=False, versions={"last": 1})
     flow.must(*LOCAL, "flow.yaml", "--until", "encode")
     encoded = tmp_path / "run/receipts/000001/encoded.json"
-    true = encoded.read_text()
-    encoded.write_text(json.dumps({**json.loads(true), "manifest_sha256": "0" * 64}))
+    encoded.write_text(json.dumps({**json.loads(encoded.read_text()), "manifest_sha256": "0" * 64}))
     before = flow.world.words()
     failed = flow.run(*LOCAL, "flow.yaml", "--retries", "0")
     assert failed.code == 1
     assert "Conflict, exit code 13" in failed.out and "manifest 0000000000000000 of version 1" in failed.out
     assert flow.world.words() == before and not (tmp_path / "run/receipts/000001/rollout.prepared.json").exists()
-    encoded.write_text(true)
+    flow.world.dcr(1, "commit", "--abort", "bad batch")
+    flow.configure(start=False, versions={"last": 2, "aborted": [1]})
     flow.must(*LOCAL, "flow.yaml", "--until", "verify")
-    flow.check(1)
+    assert flow.receipt("rollout.verified", 2)["version"] == 2
+    assert flow.world.words() == flow.world.full_transfer(1), "the next version takes the aborted one's step"

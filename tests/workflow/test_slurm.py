@@ -21,8 +21,14 @@ pytestmark = [
 
 def test_the_profile(train: Cluster, tmp_path: Path) -> None:
     flow = Flow(tmp_path, LAUNCHERS["openmpi"])
-    flow.configure(versions={"last": 1}, trainer={"nodes": 2, "memory_mib": 200}, site={"nodes": 2, "memory_mib": 200})
-    flow.must("--profile", "slurm", "--configfile", "flow.yaml", "--until", "verify", **train.environment)
+    flow.world.begin()
+    flow.world.synth(1)
+    job = {"nodes": 2, "memory_mib": 200}
+    flow.configure("configs/workflow.yaml", start=False, train=None, versions={"last": 1}, trainer=job, site=job)
+    flow.must("--profile", "slurm", **train.environment)
     flow.check(1)
-    logs = list((tmp_path / "run/logs").rglob("*.log"))
-    assert json.loads((tmp_path / "events/encode-rank0001.jsonl").read_text().splitlines()[0])["size"] == 2, logs
+    for act, ranks in (("encode", 2), ("refit", 2), ("apply", 2), ("commit", 1)):
+        begun = json.loads((tmp_path / f"events/{act}-rank{ranks - 1:04d}.jsonl").read_text().splitlines()[0])
+        assert (begun["event"], begun["size"]) == ("begin", ranks)
+    submitted = len(train.run("squeue", "-h", "-t", "all", "-o", "%i %D").splitlines())
+    assert submitted == 4, "encode, refit, apply and verify; the decision and the figures need no job"
