@@ -8,6 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 import yaml
 
 from bench.launcher import Launcher
-from tests.world import CODEC, ROOT, Done, World, read_all
+from tests.world import ROOT, Done, World, read_all
 
 SNAKEMAKE = [sys.executable, "-m", "snakemake"]
 
@@ -30,7 +32,7 @@ class Flow:
     store: str = ""
     endpoint: str | None = None
     env: dict[str, str] = field(default_factory=dict)
-    timeout_s: float = 240
+    timeout_s: float = 400
 
     def __post_init__(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -67,23 +69,27 @@ class Flow:
             env["PATH"] = os.pathsep.join([str(bin_), env["PATH"]])
         return {**env, "XDG_CACHE_HOME": str(self.path / "cache")}
 
-    def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+    @contextmanager
+    def started(self, *arguments: str, **env: str) -> Iterator[subprocess.Popen[str]]:
+        """Snakemake, for as long as the block at most."""
+        process = subprocess.Popen(
             [*SNAKEMAKE, *arguments], cwd=self.path, env={**self.environment(), **env}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
     def finish(self, process: subprocess.Popen[str]) -> Done:
-        try:
-            out, _ = process.communicate(timeout=self.timeout_s)
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            raise
+        out, _ = process.communicate(timeout=self.timeout_s)
         return Done(process.returncode, out, out)
 
     def run(self, *arguments: str, **env: str) -> Done:
-        return self.finish(self.start(*arguments, **env))
+        with self.started(*arguments, **env) as process:
+            return self.finish(process)
 
     def must(self, *arguments: str, **env: str) -> Done:
         """A run that must succeed."""
@@ -100,6 +106,3 @@ class Flow:
         expected = self.world.full_transfer(version)
         for site in self.sites:
             assert read_all(self.world.replica(site).directory, self.world.site_layout()) == expected, site
-
-
-__all__ = ["CODEC", "Flow"]

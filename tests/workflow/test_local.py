@@ -29,6 +29,7 @@ def test_from_nothing_to_a_report(tmp_path: Path) -> None:
         assert (tmp_path / f"run/benchmarks/000001/{act}.tsv").read_text().startswith("s\th:m:s")
     os.utime(tmp_path / "run/receipts/000000/policy.json")
     os.utime(tmp_path / "run/receipts/000001/encoded.json")
+    flow.configure(versions={"last": 1}, start=False)
     assert "Nothing to be done" in flow.must(*LOCAL, "flow.yaml").out
 
     flow.configure(versions={"first": 2, "last": 3}, start=False, batch=2)

@@ -63,10 +63,10 @@ def test_one_process_reaches_both(flow: Flow, train: Cluster, rollout: Cluster) 
         start=False, batch=5, versions={"last": 5},
         trainer={**JOB, "cluster": "train"}, site={**JOB, "cluster": "rollout"},
     )  # fmt: skip
-    first = flow.start(*PROFILE, "flow.yaml")
-    _wait_for(flow.path / "run/receipts/000001/committed.json", first)
-    first.send_signal(signal.SIGINT)
-    assert flow.finish(first).code == 1
+    with flow.started(*PROFILE, "flow.yaml") as first:
+        _wait_for(flow.path / "run/receipts/000001/committed.json", first)
+        first.send_signal(signal.SIGINT)
+        assert flow.finish(first).code == 1
     for cluster in (train, rollout):
         assert set(cluster.run("squeue", "-h", "-t", "all", "-o", "%T").split()) <= {"CANCELLED", "COMPLETED"}
     done = flow.must(*PROFILE, "flow.yaml")
@@ -92,8 +92,8 @@ def test_one_process_per_site(s3: S3Server, train: Cluster, rollout: Cluster, tm
     common: dict[str, Any] = {"start": False, "versions": {"last": 2}, "wait_s": 120}
     trainer.configure(here={"sites": []}, trainer=JOB, **common)
     site.configure(here={"trainer": False, "sites": ["rollout"]}, site=JOB, **common)
-    running = [side.start(*PROFILE, "flow.yaml") for side in (site, trainer)]
-    ended = [side.finish(process) for side, process in zip((site, trainer), running, strict=True)]
+    with site.started(*PROFILE, "flow.yaml") as waiting, trainer.started(*PROFILE, "flow.yaml") as training:
+        ended = [trainer.finish(training), site.finish(waiting)]
     assert [done.code for done in ended] == [0, 0], "\n".join(done.out[-4000:] for done in ended)
     assert site.world.words() == trainer.world.full_transfer(2)
     assert site.receipt("rollout.verified", 2)["state"] == trainer.receipt("encoded", 2)["state"]
