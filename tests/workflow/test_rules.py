@@ -122,7 +122,9 @@ def test_one_side_alone(flow: Flow) -> None:
 
 
 def test_names_that_a_shell_would_take_apart(flow: Flow) -> None:
-    plan = _planned(flow, out="a run; of $HOME's", checkpoint="the model/{step}'s", train=None, start=False)
+    names = {"out": "a run; of $HOME's", "checkpoint": "the model/{step}'s", "train": None, "start": False}
+    assert """ 000002 2 'the model/2'"'"'s' 000003 3 """ in _planned(flow, **names, batch=3)
+    plan = _planned(flow, **names)
     assert """ encode 'the model/1'"'"'s' """ in plan
     assert "--after 'a run; of $HOME'\"'\"'s/receipts/000001/committed.json'" in plan
     assert ">'a run; of $HOME'\"'\"'s/logs/000001/encode.log'" in plan

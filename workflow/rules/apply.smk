@@ -22,5 +22,4 @@ rule apply:
         after=after,
         wait=config["wait_s"],
     shell:
-        "{params.dcr} apply {params.options} {params.after} --wait {params.wait}"
-        " --receipt {output:q} >{log:q} 2>&1"
+        "{params.dcr} apply {params.options} {params.after} --wait {params.wait}" " --receipt {output:q} >{log:q} 2>&1"

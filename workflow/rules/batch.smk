@@ -25,11 +25,7 @@ rule publish:
         wait=config["wait_s"],
         train=config["train"] or "true",
         receipts=lambda wildcards, output: Path(output[0]).parent.parent,
-        work=lambda wildcards: [
-            str(item)
-            for version in versions_of(wildcards)
-            for item in work_of(version)
-        ],
+        work=lambda wildcards: [str(item) for version in versions_of(wildcards) for item in work_of(version)],
     shell:
         """
         exec >{log:q} 2>&1
@@ -71,9 +67,7 @@ rule follow:
         after=after,
         wait=config["wait_s"],
         receipts=lambda wildcards, output: Path(output[0]).parent.parent,
-        versions=lambda wildcards: [
-            f"{version:06d}" for version in versions_of(wildcards)
-        ],
+        versions=lambda wildcards: [f"{version:06d}" for version in versions_of(wildcards)],
     shell:
         """
         exec >{log:q} 2>&1

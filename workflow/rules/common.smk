@@ -20,17 +20,9 @@ except DcrError as error:
 OUT = config["out"]
 DCR = config["command"] or f"{shlex.quote(sys.executable)} -m dcr_mpi"
 TRAINER = config["here"]["trainer"]
-SITES = (
-    product.trainer.sites
-    if config["here"]["sites"] is None
-    else config["here"]["sites"]
-)
+SITES = product.trainer.sites if config["here"]["sites"] is None else config["here"]["sites"]
 ABORTED = set(config["versions"]["aborted"])
-VERSIONS = [
-    v
-    for v in range(config["versions"]["first"], config["versions"]["last"] + 1)
-    if v not in ABORTED
-]
+VERSIONS = [v for v in range(config["versions"]["first"], config["versions"]["last"] + 1) if v not in ABORTED]
 BATCH = config["batch"]
 
 for name in [*SITES, *config["sites"]]:
@@ -39,9 +31,7 @@ for name in [*SITES, *config["sites"]]:
             f"site {name!r}: {config['dcr']} knows {sorted(product.sites)}. Next: add it under sites there"
         )
 if not VERSIONS:
-    raise WorkflowError(
-        f"versions {config['versions']}: none is left. Next: raise versions.last"
-    )
+    raise WorkflowError(f"versions {config['versions']}: none is left. Next: raise versions.last")
 
 
 wildcard_constraints:
@@ -66,9 +56,7 @@ def benchmarked(name):
 def step(version):
     """The step that a version is made from: an aborted one leaves its step to the next."""
     steps = config["steps"]
-    return steps["base"] + steps["every"] * (
-        version - sum(number < version for number in ABORTED)
-    )
+    return steps["base"] + steps["every"] * (version - sum(number < version for number in ABORTED))
 
 
 def checkpoint_of(version):
@@ -77,11 +65,7 @@ def checkpoint_of(version):
 
 def batches():
     """Runs of versions that one job brings about."""
-    return (
-        [VERSIONS[i : i + BATCH] for i in range(0, len(VERSIONS), BATCH)]
-        if BATCH
-        else []
-    )
+    return [VERSIONS[i : i + BATCH] for i in range(0, len(VERSIONS), BATCH)] if BATCH else []
 
 
 def batch_name(versions):
@@ -123,9 +107,7 @@ def earlier_batch(name):
     def find(wildcards):
         first = int(wildcards.batch.split("-")[0])
         before = [batch_name(versions) for versions in batches() if versions[0] < first]
-        return go_on_from(
-            name, wildcards, previous(first), before[-1] if before else ""
-        )
+        return go_on_from(name, wildcards, previous(first), before[-1] if before else "")
 
     return find
 
@@ -135,12 +117,9 @@ def go_on_from(name, wildcards, number, where):
         return []
     if number:
         return ancient(receipt(name.format(**wildcards), where))
-    own = (
-        [wildcards.site] if hasattr(wildcards, "site") else SITES
-    )  # the trainer cuts versions for registered sites
-    return [ancient(receipt("policy", 0))] * TRAINER + [
-        ancient(receipt(f"{site}.created", 0)) for site in own
-    ]
+    # The trainer cuts versions for registered sites, so it needs all of them.
+    own = [wildcards.site] if hasattr(wildcards, "site") else SITES
+    return [ancient(receipt("policy", 0))] * TRAINER + [ancient(receipt(f"{site}.created", 0)) for site in own]
 
 
 def sealed(wildcards):
@@ -165,9 +144,7 @@ def last_applied(wildcards):
 
 
 def prepared(wildcards):
-    return [
-        ancient(receipt(f"{site}.prepared", int(wildcards.version))) for site in SITES
-    ]
+    return [ancient(receipt(f"{site}.prepared", int(wildcards.version))) for site in SITES]
 
 
 def decided(wildcards):
@@ -187,60 +164,39 @@ def options(wildcards):
     return shlex.join(["-c", config["dcr"], *site, *version])
 
 
-def asks(side):
-    """What a job asks for, as resources: a site's may ask for something of its own."""
-
-    def find(key):
-        if side == "trainer":
-            return lambda wildcards: config["trainer"][key]
-        return (
-            lambda wildcards: config["sites"]
-            .get(wildcards.site, {})
-            .get(key, config["site"][key])
-        )
-
-    def gpus(wildcards):
-        return find("gpus")(wildcards) * find("nodes")(wildcards)
-
-    return {
-        "cluster": find("cluster"),
-        "runtime": find("minutes"),
-        "mem_mb_per_cpu": find("memory_mib"),
-        "nodes": find("nodes"),
-        "tasks": find("ranks"),
-        "gres": lambda wildcards: (
-            f"gpu:{find('gpus')(wildcards)}" if gpus(wildcards) else ""
-        ),
-        "tasks_per_gpu": lambda wildcards: math.ceil(
-            find("ranks")(wildcards) / max(gpus(wildcards), 1)
-        ),
-    }
+def asked(side, key):
+    """How to find what a job asks for: a site's may ask for something of its own."""
+    if side == "trainer":
+        return lambda wildcards: config["trainer"][key]
+    return lambda wildcards: config["sites"].get(wildcards.site, {}).get(key, config["site"][key])
 
 
 def cores(side):
     """Cores of a rank."""
-    if side == "trainer":
-        return config["trainer"]["threads"]
-    return (
-        lambda wildcards: config["sites"]
-        .get(wildcards.site, {})
-        .get("threads", config["site"]["threads"])
-    )
+    return asked(side, "threads")
+
+
+def asks(side):
+    """All else that a job asks for, as resources."""
+    ranks, nodes, gpus = (asked(side, key) for key in ("ranks", "nodes", "gpus"))
+    return {
+        "cluster": asked(side, "cluster"),
+        "runtime": asked(side, "minutes"),
+        "mem_mb_per_cpu": asked(side, "memory_mib"),
+        "nodes": nodes,
+        "tasks": ranks,
+        "gres": lambda wildcards: f"gpu:{gpus(wildcards)}" if gpus(wildcards) else "",
+        "tasks_per_gpu": lambda wildcards: math.ceil(ranks(wildcards) / max(1, gpus(wildcards) * nodes(wildcards))),
+    }
 
 
 def on_ranks(wildcards, resources, threads):
     """The command on all ranks of a job, whose geometry srun does not inherit inside of a job of Snakemake's."""
-    spread = (
-        f" -N {resources.nodes} -c {threads}"
-        if Path(resources.mpi.split()[0]).name == "srun"
-        else ""
-    )
+    spread = f" -N {resources.nodes} -c {threads}" if Path(resources.mpi.split()[0]).name == "srun" else ""
     return f"{resources.mpi}{spread} -n {resources.tasks} {DCR}"
 
 
 def results():
     """The last receipts of the sides that are here: all others come before them."""
     last = batch_name(batches()[-1]) if BATCH else VERSIONS[-1]
-    return [receipt("committed", last)] * TRAINER + [
-        receipt(f"{site}.verified", VERSIONS[-1]) for site in SITES
-    ]
+    return [receipt("committed", last)] * TRAINER + [receipt(f"{site}.verified", VERSIONS[-1]) for site in SITES]

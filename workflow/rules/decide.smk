@@ -18,5 +18,4 @@ rule decide:
         after=after,
         wait=config["wait_s"],
     shell:
-        "{params.dcr} commit {params.options} {params.after} --wait {params.wait}"
-        " --receipt {output:q} >{log:q} 2>&1"
+        "{params.dcr} commit {params.options} {params.after} --wait {params.wait}" " --receipt {output:q} >{log:q} 2>&1"

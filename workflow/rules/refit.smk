@@ -22,5 +22,4 @@ rule refit:
         after=after,
         wait=config["wait_s"],
     shell:
-        "{params.dcr} refit {params.options} {params.after} --wait {params.wait}"
-        " --receipt {output:q} >{log:q} 2>&1"
+        "{params.dcr} refit {params.options} {params.after} --wait {params.wait}" " --receipt {output:q} >{log:q} 2>&1"

@@ -15,9 +15,7 @@ rule figures:
             caption="../report/changes.rst",
             category="Versions",
         ),
-        stages=report(
-            f"{OUT}/report/stages.svg", caption="../report/stages.rst", category="Time"
-        ),
+        stages=report(f"{OUT}/report/stages.svg", caption="../report/stages.rst", category="Time"),
         balance=report(
             f"{OUT}/report/balance.svg",
             caption="../report/balance.rst",

@@ -64,8 +64,7 @@ rule replica:
         options=options,
         after=after,
     shell:
-        "{params.dcr} init {params.options} {params.after}"
-        " --receipt {output:q} >{log:q} 2>&1"
+        "{params.dcr} init {params.options} {params.after}" " --receipt {output:q} >{log:q} 2>&1"
 
 
 rule replicas:

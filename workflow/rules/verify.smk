@@ -20,5 +20,4 @@ rule verify:
         options=options,
         after=after,
     shell:
-        "{params.dcr} verify {params.options} {params.after}"
-        " --receipt {output:q} >{log:q} 2>&1"
+        "{params.dcr} verify {params.options} {params.after}" " --receipt {output:q} >{log:q} 2>&1"
