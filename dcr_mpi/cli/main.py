@@ -21,7 +21,7 @@ from ..kernels import get_kernels
 from ..signing import NOBODY, generate, load_keyring
 from ..store import open_store
 from . import text
-from .after import check_after
+from .needs import check_needed
 from .parser import build
 
 
@@ -102,8 +102,8 @@ def _act(args: argparse.Namespace, config: Config, ranks: comm.Comm) -> int:
         from ..acts.ports import Ports
 
         ports = Ports(Catalog(store, config.policy, keys), ranks, kernels, events)
-        if args.after:
-            ports.once("receipts of earlier acts", lambda: _check_all(ports.catalog, args.after))
+        if args.needs:
+            ports.once("receipts of earlier acts", lambda: _check_all(ports.catalog, args.needs))
         result = COMMANDS[args.command](ports, config, args)
     if ranks.rank == 0:
         _finish(args, result)
@@ -118,7 +118,7 @@ def _finish(args: argparse.Namespace, result: dict[str, Any]) -> None:
 
 def _check_all(catalog: Catalog, receipts: Sequence[Path]) -> bytes:
     for path in receipts:
-        check_after(catalog, path)
+        check_needed(catalog, path)
     return b""
 
 

@@ -42,7 +42,7 @@ def build() -> argparse.ArgumentParser:
     shared.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     shared.add_argument("--receipt", type=Path, metavar="FILE", help="also write the result there, atomically")
     shared.add_argument(
-        "--after",
+        "--needs",
         type=Path,
         action="append",
         default=[],

@@ -81,20 +81,20 @@ def test_every_act_holds_the_receipts_before_it_against_the_store(flow: Flow) ->
     assert refit.startswith("srun --mpi=pmix -N 2 -c 1 -n 6 ")
     asked = set(re.findall(r"site=(\S+)\n +resources: .* gres=(\S*), tasks_per_gpu=(\d)", plan))
     assert asked == {("east", "gpu:2", "2"), ("west.2", "", "2")}
-    assert "--after run/receipts/000001/east.applied.json --after run/receipts/000002/encoded.json" in refit
+    assert "--needs run/receipts/000001/east.applied.json --needs run/receipts/000002/encoded.json" in refit
     (commit,) = re.findall(r"^Shell command: (.* commit .*--version 000002.*)$", plan, re.MULTILINE)
     for name in ("encoded", "east.prepared", "west.2.prepared"):
-        assert f"--after run/receipts/000002/{name}.json" in commit
+        assert f"--needs run/receipts/000002/{name}.json" in commit
     for act, after in {"encode": "000001/committed", "apply": "000002/committed"}.items():
         for command in re.findall(rf"^Shell command: (.* {act} .*--version 000002.*)$", plan, re.MULTILINE):
-            assert f"--after run/receipts/{after}.json" in command
+            assert f"--needs run/receipts/{after}.json" in command
 
 
 def test_an_aborted_version_leaves_its_step_to_the_next(flow: Flow) -> None:
     plan = _planned(flow, versions={"last": 4, "aborted": [2]}, steps={"base": 100, "every": 10})
     made = dict(re.findall(r" encode (\S+) .*--version (\d+)", plan))
     assert made == {"model/step-000110": "000001", "model/step-000120": "000003", "model/step-000130": "000004"}
-    assert "--after run/receipts/000001/committed.json" in re.findall(r" encode .*--version 000003.*", plan)[0]
+    assert "--needs run/receipts/000001/committed.json" in re.findall(r" encode .*--version 000003.*", plan)[0]
 
 
 def test_receipts_that_were_lost(flow: Flow) -> None:
@@ -126,7 +126,7 @@ def test_names_that_a_shell_would_take_apart(flow: Flow) -> None:
     assert """ 000002 2 'the model/2'"'"'s' 000003 3 """ in _planned(flow, **names, batch=3)
     plan = _planned(flow, **names)
     assert """ encode 'the model/1'"'"'s' """ in plan
-    assert "--after 'a run; of $HOME'\"'\"'s/receipts/000001/committed.json'" in plan
+    assert "--needs 'a run; of $HOME'\"'\"'s/receipts/000001/committed.json'" in plan
     assert ">'a run; of $HOME'\"'\"'s/logs/000001/encode.log'" in plan
 
 

@@ -19,7 +19,7 @@ rule apply:
     params:
         dcr=on_ranks,
         options=options,
-        after=after,
+        needs=needs,
         wait=config["wait_s"],
     shell:
-        "{params.dcr} apply {params.options} {params.after} --wait {params.wait}" " --receipt {output:q} >{log:q} 2>&1"
+        "{params.dcr} apply {params.options} {params.needs} --wait {params.wait}" " --receipt {output:q} >{log:q} 2>&1"

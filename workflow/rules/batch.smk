@@ -21,7 +21,7 @@ rule publish:
         dcr=on_ranks,
         alone=DCR,
         options=options,
-        after=after,
+        needs=needs,
         wait=config["wait_s"],
         train=config["train"] or "true",
         receipts=lambda wildcards, output: Path(output[0]).parent.parent,
@@ -29,18 +29,18 @@ rule publish:
     shell:
         """
         exec >{log:q} 2>&1
-        after=({params.after})
+        needs=({params.needs})
         set -- {params.work:q}
         while [ $# -gt 0 ]; do
             encoded={params.receipts:q}/$1/encoded.json
             committed={params.receipts:q}/$1/committed.json
             if [ ! -e "$committed" ]; then
                 DCR_STEP=$2 DCR_CHECKPOINT=$3 bash -c {params.train:q}
-                {params.dcr} encode "$3" {params.options} --version "$1" "${{after[@]}}" --receipt "$encoded"
+                {params.dcr} encode "$3" {params.options} --version "$1" "${{needs[@]}}" --receipt "$encoded"
                 {params.alone} commit {params.options} --version "$1" --wait {params.wait} \
-                    --after "$encoded" --receipt "$committed"
+                    --needs "$encoded" --receipt "$committed"
             fi
-            after=(--after "$committed")
+            needs=(--needs "$committed")
             shift 3
         done
         cp "$committed" {output:q}
@@ -64,24 +64,24 @@ rule follow:
     params:
         dcr=on_ranks,
         options=options,
-        after=after,
+        needs=needs,
         wait=config["wait_s"],
         receipts=lambda wildcards, output: Path(output[0]).parent.parent,
         versions=lambda wildcards: [f"{version:06d}" for version in versions_of(wildcards)],
     shell:
         """
         exec >{log:q} 2>&1
-        after=({params.after})
+        needs=({params.needs})
         for version in {params.versions}; do
             prepared={params.receipts:q}/$version/{wildcards.site:q}.prepared.json
             applied={params.receipts:q}/$version/{wildcards.site:q}.applied.json
             if [ ! -e "$applied" ]; then
                 {params.dcr} refit {params.options} --version "$version" --wait {params.wait} \
-                    "${{after[@]}}" --receipt "$prepared"
+                    "${{needs[@]}}" --receipt "$prepared"
                 {params.dcr} apply {params.options} --version "$version" --wait {params.wait} \
-                    --after "$prepared" --receipt "$applied"
+                    --needs "$prepared" --receipt "$applied"
             fi
-            after=(--after "$applied")
+            needs=(--needs "$applied")
         done
         cp "$applied" {output:q}
         """

@@ -151,10 +151,10 @@ def decided(wildcards):
     return ancient(receipt("committed", int(wildcards.version))) if TRAINER else []
 
 
-def after(wildcards, input):
+def needs(wildcards, input):
     """Arguments by which an act itself holds the receipts that it goes on from against the store."""
     receipts = [str(path) for path in input if str(path).endswith(".json")]
-    return shlex.join(part for path in receipts for part in ("--after", path))
+    return shlex.join(part for path in receipts for part in ("--needs", path))
 
 
 def options(wildcards):

@@ -15,7 +15,7 @@ rule decide:
     params:
         dcr=DCR,
         options=options,
-        after=after,
+        needs=needs,
         wait=config["wait_s"],
     shell:
-        "{params.dcr} commit {params.options} {params.after} --wait {params.wait}" " --receipt {output:q} >{log:q} 2>&1"
+        "{params.dcr} commit {params.options} {params.needs} --wait {params.wait}" " --receipt {output:q} >{log:q} 2>&1"

@@ -19,8 +19,8 @@ rule encode:
     params:
         dcr=on_ranks,
         options=options,
-        after=after,
+        needs=needs,
         checkpoint=lambda wildcards: checkpoint_of(int(wildcards.version)),
     shell:
-        "{params.dcr} encode {params.checkpoint:q} {params.options} {params.after}"
+        "{params.dcr} encode {params.checkpoint:q} {params.options} {params.needs}"
         " --receipt {output:q} >{log:q} 2>&1"

@@ -38,10 +38,10 @@ rule policy:
     params:
         dcr=on_ranks,
         options=options,
-        after=after,
+        needs=needs,
         checkpoint=checkpoint_of(0),
     shell:
-        "{params.dcr} init {params.options} {params.after} --checkpoint {params.checkpoint:q}"
+        "{params.dcr} init {params.options} {params.needs} --checkpoint {params.checkpoint:q}"
         " --receipt {output:q} >{log:q} 2>&1"
 
 
@@ -62,9 +62,9 @@ rule replica:
     params:
         dcr=on_ranks,
         options=options,
-        after=after,
+        needs=needs,
     shell:
-        "{params.dcr} init {params.options} {params.after}" " --receipt {output:q} >{log:q} 2>&1"
+        "{params.dcr} init {params.options} {params.needs}" " --receipt {output:q} >{log:q} 2>&1"
 
 
 rule replicas:

@@ -18,6 +18,6 @@ rule verify:
     params:
         dcr=on_ranks,
         options=options,
-        after=after,
+        needs=needs,
     shell:
-        "{params.dcr} verify {params.options} {params.after}" " --receipt {output:q} >{log:q} 2>&1"
+        "{params.dcr} verify {params.options} {params.needs}" " --receipt {output:q} >{log:q} 2>&1"

@@ -1,4 +1,4 @@
-"""``--after``: a receipt of an earlier act, held against the store before this one begins.
+"""``--needs``: a receipt of an earlier act, held against the store before this one begins.
 
 A scheduler's word that a job succeeded is hearsay, and a receipt that lies about is a file that anybody may have
 written. What counts is the store: the version that a receipt names must be sealed there with the digest and the state
@@ -18,7 +18,7 @@ _SITE_ACTS = ("prepared", "applied")  # what a site puts a receipt of into the s
 _AGAIN = "remove it, and run the command that writes it again"
 
 
-def check_after(catalog: Catalog, path: Path) -> None:
+def check_needed(catalog: Catalog, path: Path) -> None:
     """Check a receipt that ``--receipt`` wrote. Rank 0's work; puts nothing.
 
     Raises

@@ -1,4 +1,4 @@
-"""``--after``: no act begins on the word of a receipt that the store does not bear out."""
+"""``--needs``: no act begins on the word of a receipt that the store does not bear out."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Plain = dict[str, Any]
 @pytest.fixture(scope="module")
 def chain(stages: Stages, tmp_path_factory: pytest.TempPathFactory) -> Quick:
     """One version, every act with its receipt, each after the receipts of the acts before it."""
-    world = stages.copy("begun", tmp_path_factory.mktemp("after") / "w").inside()
+    world = stages.copy("begun", tmp_path_factory.mktemp("needs") / "w").inside()
     step = str(world.synth(1))
     world.dcr(1, "init", "--site", "rollout", "--receipt", "r/created")
     for name, arguments in {
-        "encoded": ("encode", step, "--version", "1", "--after", "r/created"),
-        "prepared": ("refit", "--site", "rollout", "--after", "r/encoded"),
-        "committed": ("commit", "--after", "r/encoded", "--after", "r/prepared"),
-        "applied": ("apply", "--site", "rollout", "--after", "r/committed", "--after", "r/prepared"),
-        "verified": ("verify", "--site", "rollout", "--after", "r/applied"),
-        "current": ("refit", "--site", "rollout", "--after", "r/verified"),
+        "encoded": ("encode", step, "--version", "1", "--needs", "r/created"),
+        "prepared": ("refit", "--site", "rollout", "--needs", "r/encoded"),
+        "committed": ("commit", "--needs", "r/encoded", "--needs", "r/prepared"),
+        "applied": ("apply", "--site", "rollout", "--needs", "r/committed", "--needs", "r/prepared"),
+        "verified": ("verify", "--site", "rollout", "--needs", "r/applied"),
+        "current": ("refit", "--site", "rollout", "--needs", "r/verified"),
     }.items():
         world.dcr(1, *arguments, "--receipt", f"r/{name}")
     return Quick(world.path, LAUNCHERS[KIND])
@@ -39,7 +39,7 @@ def test_a_chain_of_true_receipts(chain: Quick) -> None:
     assert acts.pop("created").startswith("there already")
     assert acts.pop("current") == "up to date"
     assert all(name == act for name, act in acts.items()) and len(acts) == 5
-    assert chain.here("status", *(x for name in acts for x in ("--after", f"r/{name}"))).code == 0
+    assert chain.here("status", *(x for name in acts for x in ("--needs", f"r/{name}"))).code == 0
 
 
 def _set(key: str, value: object) -> Callable[[Plain], Any]:
@@ -68,7 +68,7 @@ def test_a_receipt_that_the_store_does_not_bear_out(chain: Quick, tmp_path: Path
     forged = tmp_path / "forged.json"
     forged.write_text(json.dumps(told))
     before = everything(chain)
-    refused = chain.here("commit", "--after", f"r/{name}", "--after", str(forged))
+    refused = chain.here("commit", "--needs", f"r/{name}", "--needs", str(forged))
     assert refused.code == code and found in refused.error, refused.error
     assert everything(chain) == before
 
@@ -84,7 +84,7 @@ def test_what_is_no_receipt(chain: Quick, tmp_path: Path, content: bytes | None,
     path = tmp_path / "r.json"
     if content is not None:
         path.write_bytes(content)
-    refused = chain.here("refit", "--site", "rollout", "--after", str(path))
+    refused = chain.here("refit", "--site", "rollout", "--needs", str(path))
     assert refused.code == code and found in refused.error, refused.error
 
 
@@ -92,11 +92,11 @@ def test_a_receipt_of_a_version_that_was_aborted(stages: Stages, tmp_path: Path)
     world: Setup = stages.copy("sealed", tmp_path / "w").inside()
     world.dcr(1, "refit", "--site", "rollout", "--receipt", "r/prepared")
     world.dcr(1, "commit", "--abort", "bad batch")
-    refused = world.run(1, "apply", "--site", "rollout", "--after", "r/prepared")
+    refused = world.run(1, "apply", "--site", "rollout", "--needs", "r/prepared")
     assert refused.code == 13 and "version 1, which was aborted (bad batch)" in refused.error
 
 
 @pytest.mark.mpi
 def test_all_ranks_end_with_the_code(chain: Quick) -> None:
-    refused = chain.run(3, "refit", "--site", "rollout", "--after", "nowhere.json")
+    refused = chain.run(3, "refit", "--site", "rollout", "--needs", "nowhere.json")
     assert refused.code == 10 and "no such file" in refused.error
