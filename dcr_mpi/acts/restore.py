@@ -262,11 +262,14 @@ def _patches(
 
 
 def _mark(ports: Ports, replica: Replica, aside: Replica, plan: _Plan, anew: Sequence[str], fence: Fence) -> None:
-    """From here on the replica is *applying*; shards that cannot be patched (``anew``) are put in place whole."""
+    """From here on the replica is *applying*; shards that cannot be patched (``anew``) are put in place whole.
+
+    The journals have nothing for such a shard: they count as finished only once it is in place, so that an apply never
+    takes whatever comes back under its name for the version.
+    """
     if ports.comm.rank == 0:
-        manifest, digest = ports.catalog.sealed(plan.version)
-        receipt = ports.receipt("repaired", replica.site, manifest, digest, detail={"binding": _binding(plan)})
-        replica.seal(plan.version, dataclasses.replace(receipt, base=None), fence)
+        if not anew:
+            _seal(ports, replica, plan, fence)
         replica.drop_sets(plan.version, fence.epoch, fence, sealed=True)
         replica.save(dataclasses.replace(plan.record, applying=plan.version), fence)
     ports.comm.barrier("mark of a replica being restored")
@@ -274,3 +277,12 @@ def _mark(ports: Ports, replica: Replica, aside: Replica, plan: _Plan, anew: Seq
         if shard.file in anew:
             durable.copy(aside.directory / shard.file, replica.directory / shard.file, fence.check)
     ports.comm.barrier("shards that were no longer there")
+    if ports.comm.rank == 0 and anew:
+        _seal(ports, replica, plan, fence)
+
+
+def _seal(ports: Ports, replica: Replica, plan: _Plan, fence: Fence) -> None:
+    """The local receipt that finishes this repair's journals."""
+    manifest, digest = ports.catalog.sealed(plan.version)
+    receipt = ports.receipt("repaired", replica.site, manifest, digest, detail={"binding": _binding(plan)})
+    replica.seal(plan.version, dataclasses.replace(receipt, base=None), fence)

@@ -88,7 +88,9 @@ def _look(ports: Ports, config: Config, replica: Replica) -> Result:
         mine = replica.sealed(version) is not None
         if catalog.decision(version) is not None:  # a commit: following passes over what was aborted
             return {"do": "apply" if mine else "catch up", "version": version, **at}
-        return None if mine else {"do": "prepare", "version": version, **at}
+        # A job may have ended between its own receipt and the store's, and the decision waits for that one.
+        told = mine and catalog.receipt(version, "prepared", replica.site) is not None
+        return None if told else {"do": "prepare", "version": version, **at}
 
     found = _watch(config, look)
     return found or {"do": "wait", "version": None, "at": replica.need().version, "unfinished": False}

@@ -13,6 +13,7 @@ from typing import Any
 import h5py
 import pytest
 
+from dcr_mpi import durable
 from dcr_mpi.acts import apply as apply_module
 from dcr_mpi.acts import restore as restore_module
 from dcr_mpi.acts.anchor import AnchorJob, anchor
@@ -258,6 +259,35 @@ def test_a_shard_that_is_no_longer_one_is_made_anew(local: Local, steps: list[Pa
     found = _restore(local)
     assert found.shards == (SITE.shards[1].file,)
     assert local.words() == full(steps[6])
+
+
+def test_a_shard_that_was_to_be_made_anew_does_not_come_back_as_it_was(
+    local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before it is in place, a repair has not ended: the old file, mended as its error says, is no version."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    _catch_up(local)
+    dataset = next(d for s, d in _datasets() if s == 1)
+    _flip(local, 1, dataset)
+    path = local.replica.directory / SITE.shards[1].file
+    os.link(path, local.path / "backup")
+    with monkeypatch.context() as patched:
+        patched.setattr(durable, "copy", killed)
+        with pytest.raises(Killed):
+            _restore(local)
+    os.unlink(local.path / "backup")
+    with pytest.raises(NotReady, match="dcr repair"):
+        apply_module.apply(local.site_ports, ApplyJob("s", local.replica.directory))
+    assert local.replica.need().applying == 6
+    _restore(local)
+    assert local.words() == full(steps[6])
+    assert local.replica.need().applying is None
 
 
 def test_an_apply_whose_journals_are_gone(local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,6 +160,19 @@ def test_a_site_that_was_away_catches_up(tmp_path: Path, stay: Callable[..., Sta
     assert world.words("west") == world.words("east") == world.full_transfer(2)
 
 
+def test_what_was_prepared_and_not_told_is_told(tmp_path: Path, stay: Callable[..., Staying]) -> None:
+    """A job that ended between its own receipt and the store's: the decision waits for the one that follows it."""
+    world = World(tmp_path, LAUNCHERS[KIND])
+    world.begin()
+    world.encode(1)
+    world.dcr(1, "refit", "--site", "rollout")
+    (tmp_path / "store/test/versions/000001/prepared/rollout.json").unlink()
+    follow = stay(world, 1, "follow", "--site", "rollout", "--until", "1")
+    world.dcr(1, "commit", "--wait", "50")
+    assert follow.result()["applied"] == 1
+    assert world.words() == world.full_transfer(1)
+
+
 def test_a_hook_that_fails_stops_before_the_apply(tmp_path: Path, stay: Callable[..., Staying]) -> None:
     world = World(tmp_path, LAUNCHERS[KIND])
     world.begin()
