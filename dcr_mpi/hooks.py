@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
+from http.client import HTTPException
 
 from .errors import NotReady
 
@@ -44,32 +48,38 @@ def run_hook(when: str, hook: str, facts: Mapping[str, str], timeout_s: float) -
 
 
 def _call(command: str, facts: Mapping[str, str], timeout_s: float) -> str:
-    env = {**os.environ, **{f"DCR_{name.upper()}": value for name, value in facts.items()}}
-    try:
-        done = subprocess.run(
+    env = {name: value for name, value in os.environ.items() if name != "DCR_KEY"}  # no hook's business
+    env |= {f"DCR_{name.upper()}": value for name, value in facts.items()}
+    with tempfile.TemporaryFile() as out:  # no pipe: what a hook leaves running must not hold it up
+        shell = subprocess.Popen(
             ["/bin/sh", "-c", command],
             env=env,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=out,
             stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        return f"nothing within {timeout_s:g} s"
-    return f"exit code {done.returncode}: {done.stdout[-500:].strip()}" if done.returncode else ""
+        try:
+            code = shell.wait(timeout_s)
+        except BaseException as error:
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)  # all of it: a pause that has failed must not come later
+            shell.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                return f"nothing within {timeout_s:g} s"
+            raise
+        out.seek(max(0, out.seek(0, os.SEEK_END) - 500))
+        return f"exit code {code}: {out.read().decode(errors='replace').strip()}" if code else ""
 
 
 def _post(url: str, facts: Mapping[str, str], timeout_s: float) -> str:
     body = json.dumps(dict(facts)).encode()
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
     try:
+        request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
         with urllib.request.urlopen(request, timeout=timeout_s):
             return ""
     except urllib.error.HTTPError as error:
         with error:
             return f"status {error.code} ({error.reason})"
-    except (OSError, ValueError) as error:  # refused, unknown host, time-out, no URL
+    except (OSError, ValueError, HTTPException) as error:  # refused, unknown host, time-out, no URL, no HTTP
         return str(error)

@@ -65,6 +65,8 @@ def cmd_follow(ports: Ports, config: Config, args: argparse.Namespace) -> Result
                     apply(own, apply_job(config, site, version))
                 else:
                     catch_up(own, prepare_job(config, site, None, 0.0), apply_job(config, site, None))
+                    version = json.loads(ports.once("version reached", lambda: dumps(replica.need().version)))
+                    facts["version"] = str(version)
             _hook(ports, "after", args.after, facts, args.hook_s)
             applied += 1
             _metrics(ports, args.metrics, site, {

@@ -6,6 +6,7 @@ import http.server
 import json
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -155,8 +156,10 @@ def test_a_site_that_was_away_catches_up(tmp_path: Path, stay: Callable[..., Sta
         world.encode(step)
         world.dcr(1, "commit", "--without", "west", "--wait", "100")
     east.result()
-    west = stay(world, 2, "follow", "--site", "west", "--until", "2")
+    west = stay(world, 2, "follow", "--site", "west", "--until", "2", *_told(tmp_path, "west"))
     assert west.result()["version"] == 2
+    assert (tmp_path / "west.hooks").read_text().splitlines()[-1] == "after west 2"
+    assert 'dcr_version{subject="west"} 2\n' in (tmp_path / "west.prom").read_text()
     assert world.words("west") == world.words("east") == world.full_transfer(2)
 
 
@@ -215,8 +218,40 @@ def test_a_hook_may_be_a_post(status: int, fails: str) -> None:
 
 @pytest.mark.parametrize(
     ("hook", "words"),
-    [("sleep 30", "nothing within 0.2 s"), ("http://127.0.0.1:9/", "refused"), ("http://", "no host")],
+    [
+        ("sleep 30", "nothing within 0.2 s"),
+        ("http://127.0.0.1:9/", "refused"),
+        ("http://", "no host"),
+        ("http://127.0.0.1:x/", "nonnumeric port"),
+        ("http://[::1", "Invalid IPv6"),
+    ],
 )
 def test_what_hooks_may_come_to(hook: str, words: str) -> None:
     with pytest.raises(NotReady, match=words):
         run_hook("after", hook, {"version": "1"}, 0.2)
+
+
+def test_a_hook_that_answers_something_else_than_http() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with server.accept()[0] as peer:
+                peer.recv(65536)
+                peer.sendall(b"what?\r\n\r\n")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        with pytest.raises(NotReady, match="what"):
+            run_hook("before", f"http://127.0.0.1:{server.getsockname()[1]}/", {"version": "1"}, 20)
+        thread.join(20)
+
+
+def test_what_a_hook_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it leaves running holds nobody up; of one that took too long nothing goes on; it gets no key."""
+    monkeypatch.setenv("DCR_KEY", "secret")
+    run_hook("before", 'sleep 60 & echo $! >pid; test -z "$DCR_KEY"'.replace("pid", str(tmp_path / "a")), {}, 30)
+    os.kill(int((tmp_path / "a").read_text()), signal.SIGKILL)
+    with pytest.raises(NotReady, match="nothing within 1 s"):
+        run_hook("before", f"(echo $$ >{tmp_path / 'b'}; sleep 60); true", {}, 1)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(int((tmp_path / "b").read_text()), 0)
