@@ -42,7 +42,9 @@ def run_hook(when: str, hook: str, facts: Mapping[str, str], timeout_s: float) -
             expected="success",
             remedy="mend it and run this again: "
             + (
-                "nothing was applied" if when == "before" else "the version is applied, and the hook will not be called"
+                "nothing was applied"
+                if when == "before"
+                else "the version is applied, and the hook is called once more"
             ),
         )
 

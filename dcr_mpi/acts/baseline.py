@@ -26,9 +26,10 @@ class Source:
 class BaselineRecord:
     """``baseline.json`` and ``pending.json`` in the publisher's state directory.
 
-    The baseline advances on a commit and on nothing else: encode writes *pending*; whoever looks next asks the
-    store for the decision, and moves pending to baseline, or drops it. The record saves time, it is no authority:
-    without it, or with a fingerprint that changed, a base is recognised by its state digest.
+    The baseline advances on a commit and on nothing else: encode writes *pending* just before it seals the version;
+    whoever looks next asks the store for the decision, and moves pending to baseline, or drops it: after an abort, or
+    where another publisher's manifest came first. The record saves time, it is no authority: without it, or with a
+    fingerprint that changed, a base is recognised by its state digest.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -42,9 +43,9 @@ class BaselineRecord:
         decision = catalog.decision(pending.version)
         if decision is None:
             return
-        if decision.commit:
+        if decision.commit and is_sealed(catalog, pending):
             self._save("baseline.json", pending)
-        durable.remove(str(self._directory / "pending.json"))
+        self.drop_pending()
 
     def baseline(self) -> Source | None:
         return self._load("baseline.json")
@@ -57,6 +58,9 @@ class BaselineRecord:
 
     def set_pending(self, source: Source) -> None:
         self._save("pending.json", source)
+
+    def drop_pending(self) -> None:
+        durable.remove(str(self._directory / "pending.json"))
 
     def _load(self, name: str) -> Source | None:
         path = self._directory / name
@@ -79,3 +83,9 @@ class BaselineRecord:
     def _save(self, name: str, source: Source) -> None:
         durable.make_dirs(str(self._directory))
         durable.replace(str(self._directory / name), dumps(source))
+
+
+def is_sealed(catalog: Catalog, source: Source) -> bool:
+    """Whether what stands sealed as a source's version is what the source holds."""
+    found = catalog.manifest(source.version)
+    return found is not None and found[0].state == source.state

@@ -112,7 +112,15 @@ def _check_base(ports: Ports, base: Checkpoint, policy: Policy, manifest: Manife
 
 
 def _seal(ports: Ports, job: EncodeJob, manifest: Manifest, files: Mapping[str, Sequence[int]]) -> str:
-    digest = ports.catalog.put_manifest(manifest)
+    fixed = {name: tuple(stat) for name, stat in files.items()}
+    source = Source(manifest.policy_sha256, manifest.version, manifest.state, str(job.new.resolve()), fixed)
+    record = BaselineRecord(job.state_directory)
+    record.set_pending(source)  # first: who is killed just after the manifest must know it for its own
+    try:
+        digest = ports.catalog.put_manifest(manifest)
+    except Conflict:
+        record.drop_pending()
+        raise
     decision = ports.catalog.decision(manifest.version)
     if decision is not None and not decision.commit:
         raise Conflict(
@@ -121,7 +129,4 @@ def _seal(ports: Ports, job: EncodeJob, manifest: Manifest, files: Mapping[str, 
             expected="none yet",
             remedy="encode again: the next version is made from the last committed one",
         )
-    fixed = {name: tuple(stat) for name, stat in files.items()}
-    source = Source(manifest.policy_sha256, manifest.version, manifest.state, str(job.new.resolve()), fixed)
-    BaselineRecord(job.state_directory).set_pending(source)
     return digest

@@ -13,7 +13,7 @@ from ..errors import BaseMismatch, Conflict, UsageError
 from ..jsonable import dumps
 from ..layout import cut_parts, make_tiles
 from ..model import Layout, Manifest, Open, Policy, Tiling
-from .baseline import BaselineRecord, Source
+from .baseline import BaselineRecord, Source, is_sealed
 from .publish import CodecSettings
 
 
@@ -111,7 +111,8 @@ def find_next(catalog: Catalog, job: EncodeJob, policy: Policy) -> Next:
             remedy="leave it out, or look at dcr status",
         )
     sealed = record.pending()
-    if sealed is not None and sealed.version == version and not _is_source(sealed, job.new, policy):
+    mine = sealed is not None and sealed.version == version and is_sealed(catalog, sealed)
+    if sealed is not None and mine and not _is_source(sealed, job.new, policy):
         raise Conflict(
             f"version {version}",
             found=f"sealed from {sealed.directory} and undecided",
@@ -135,6 +136,9 @@ def open_version(catalog: Catalog, job: EncodeJob, policy: Policy, following: Ne
     opened = catalog.opened(version)
     sites = {name: catalog.layout(name) for name in sorted(job.sites)}
     if opened is not None:
+        again = make_tiling(policy, policy_sha, {n: s.layout for n, s in sites.items()}, job.codec)
+        if sha256(dumps(again)) == opened.tiling:
+            catalog.put_tiling(again)  # dcr gc may have taken an old one in the moment before it was named
         have, want = catalog.tiling(opened.tiling).layouts, {n: sha256(dumps(s.layout)) for n, s in sites.items()}
         if have != want:
             raise Conflict(

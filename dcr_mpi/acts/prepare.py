@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from ..digest import Lanes, add, lanes_hex, lanes_of, sha256
-from ..errors import CorruptInput, VerifyFailed
+from ..errors import BaseMismatch, CorruptInput, VerifyFailed
 from ..hdf5 import Inventory
 from ..journal import JournalWriter
 from ..jsonable import dumps, loads
@@ -20,12 +21,15 @@ from .folding import landing_of
 from .holding import holding
 from .ports import Ports
 from .prepare_plan import PrepareJob, PreparePlan, check_fits, check_not_aborted, prepare_plan
+from .publish import part_bytes
 from .relay import relay
 from .replica import RESTORE, Replica, journal
 from .state import check_digests, check_manifest
 from .stream import Awaited, check_taken
 from .stream import fetch as fetch_announced
 from .tiling import load_tiling
+
+_HEADERS = 1 << 20  # bytes of a part besides its words, at the very most
 
 
 def prepare(ports: Ports, job: PrepareJob) -> Receipt | None:
@@ -113,6 +117,7 @@ def _receive(
     ranks, uint64 (tensors, 2)."""
     entries: Sequence[PartEntry | Awaited] = bundles(plan.links) or [Awaited(k) for k in range(opened.parts)]
     sources = {k: e.sha256 for k, e in enumerate(entries) if isinstance(e, PartEntry)}
+    sizes = [] if plan.links else [part_bytes(tiling, policy, k) for k in range(opened.parts)]
     own = replica.journals(opened.version, fence.epoch)
     earlier = [folder for folder in replica.sets(opened.version) if folder.name < own.name]
     layout = plan.layout.layout
@@ -135,7 +140,7 @@ def _receive(
             progress = ports.events.progress(total, "refit")
 
             def consume(part: int, data: Any) -> None:
-                with ports.events.stage("decode", len(data)):
+                with ports.events.stage("decode", len(data)), _said_of(plan):
                     frames = landing.land(part, data, missing[part])
                 source = sources.get(part) or sha256(data)
                 with ports.events.stage("journal"):
@@ -147,7 +152,7 @@ def _receive(
                     ports.comm,
                     entries,
                     [bool(m) for m in missing],
-                    lambda entry: _fetch(ports, job, plan, opened, entry),
+                    lambda entry: _fetch(ports, job, plan, opened, sizes, entry),
                     consume,
                     degree=job.degree,
                     window=job.window,
@@ -167,10 +172,35 @@ def _receive(
                 writer.close()
 
 
-def _fetch(ports: Ports, job: PrepareJob, plan: PreparePlan, opened: Open, entry: PartEntry | Awaited) -> bytes:
+@contextmanager
+def _said_of(plan: PreparePlan) -> Iterator[None]:
+    """An error about a part that was only announced says so: the replica may be right, and the part nobody's."""
+    try:
+        yield
+    except (BaseMismatch, CorruptInput, VerifyFailed) as error:
+        if plan.links:
+            raise
+        remedy = (
+            "the part was announced, not sealed: run dcr refit again once the version is sealed. If it says so then: "
+        )
+        raise type(error)(
+            error.what, found=error.found, expected=error.expected, remedy=remedy + error.remedy
+        ) from None
+
+
+def _fetch(
+    ports: Ports,
+    job: PrepareJob,
+    plan: PreparePlan,
+    opened: Open,
+    sizes: Sequence[int],
+    entry: PartEntry | Awaited,
+) -> bytes:
+    """A part or bundle; ``sizes`` are the dense bytes that each part covers."""
     if isinstance(entry, PartEntry):
         return fetch_bundle(ports.catalog, plan.links, entry, job.wait_s, job.poll_s)
-    return fetch_announced(ports.catalog, opened.version, entry.index, job.wait_s, job.poll_s)
+    limit = 2 * sizes[entry.index] + _HEADERS  # dense coding of words that zstd cannot make smaller, and its tables
+    return fetch_announced(ports.catalog, opened.version, entry.index, limit, job.wait_s, job.poll_s)
 
 
 def _make_room(ports: Ports, replica: Replica, plan: PreparePlan, missing: bool, fence: Fence) -> None:

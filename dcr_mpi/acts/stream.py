@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..catalog import Catalog
-from ..errors import Conflict, NotReady
+from ..errors import Conflict, CorruptInput, NotReady
 from ..jsonable import dumps, loads
 from ..model import PartEntry
 
@@ -48,11 +48,15 @@ def announced(catalog: Catalog, version: int, index: int) -> PartEntry | None:
     return entry
 
 
-def fetch(catalog: Catalog, version: int, index: int, wait_s: float, poll_s: tuple[float, float]) -> bytes:
+def fetch(catalog: Catalog, version: int, index: int, limit: int, wait_s: float, poll_s: tuple[float, float]) -> bytes:
     """A part's bytes, as its announcement says them, as soon as there is one.
+
+    ``limit``: bytes that a part of what this one covers can have; an announcement is nobody's word.
 
     Raises
     ------
+    CorruptInput
+        It is announced with more.
     NotReady
         None within ``wait_s``: its publisher is slow, or gone.
     Conflict
@@ -71,7 +75,7 @@ def fetch(catalog: Catalog, version: int, index: int, wait_s: float, poll_s: tup
                 what,
                 found="a decision on the version, and no such part",
                 expected="a version that is being encoded",
-                remedy="it was aborted: wait for the next version",
+                remedy="it was aborted, or committed long ago: run dcr refit again, it takes what comes next",
             )
         return entry
 
@@ -84,6 +88,14 @@ def fetch(catalog: Catalog, version: int, index: int, wait_s: float, poll_s: tup
             expected="parts as they are encoded",
             remedy="look whether dcr encode runs; run it again and then this, or dcr commit --abort; what came is kept",
         ) from None
+    if entry.size > limit:
+        raise CorruptInput(
+            what,
+            found=f"announced with {entry.size} bytes",
+            expected=f"at most {limit}",
+            remedy="it was not taken: run dcr refit again once the version is sealed, and look at who may write to the "
+            "store",
+        )
     return catalog.part(entry, wait_s, poll_s)
 
 

@@ -37,9 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command in ("synth", "inspect", "census", "keygen"):
             return _named(args, lambda: _alone(args))
         config = load(args.config, _overrides(args.overrides))
-        ranks = comm.start(
-            config.relay.timeout_s, int(config.relay.chunk_mib * (1 << 20)), config.ranks, config.relay.patience_s
-        )
+        # Others wait for rank 0 while that waits for sites, for a publisher or for a hook.
+        waits = (getattr(args, "wait", None) or 0.0, config.commit.wait_s, getattr(args, "hook_s", 0.0))
+        patience = config.relay.patience_s + max(waits)
+        ranks = comm.start(config.relay.timeout_s, int(config.relay.chunk_mib * (1 << 20)), config.ranks, patience)
         return comm.run(ranks, lambda: _named(args, lambda: _act(args, config, ranks)))
     except DcrError as error:
         return _fail(error)

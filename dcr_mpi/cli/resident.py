@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import durable
 from ..acts.apply import apply
-from ..acts.baseline import BaselineRecord
+from ..acts.baseline import BaselineRecord, is_sealed
 from ..acts.catch_up import catch_up
 from ..acts.chain import following
 from ..acts.commit import decide
@@ -35,6 +35,7 @@ from ..jsonable import dumps
 from .jobs import apply_job, codec_settings, prepare_job, site_of
 
 Result = dict[str, Any]
+_PAUSED = "paused.json"
 _LOOK_S = 5.0  # how long rank 0 looks before it tells the others that there is nothing: shorter than anybody's patience
 
 
@@ -52,22 +53,25 @@ def cmd_follow(ports: Ports, config: Config, args: argparse.Namespace) -> Result
             return {"act": "followed", "site": site, "version": record, "applied": applied}
         if todo["do"] == "wait":
             continue
-        if todo["do"] == "prepare":
+        if todo["do"] == "resume":
+            _hook(ports, "after", args.after, _facts(replica, version), args.hook_s)
+            _note(ports, replica, None)
+        elif todo["do"] == "prepare":
             job = prepare_job(config, site, version, args.wait)
             with _events(ports, config, "refit", site) as own:
                 prepare(own, job)
         else:
             before = time.monotonic()
-            facts = {"site": site, "version": str(version), "replica": str(replica.directory.resolve())}
-            _hook(ports, "before", args.before, facts, args.hook_s)
+            _note(ports, replica, version)
+            _hook(ports, "before", args.before, _facts(replica, version), args.hook_s)
             with _events(ports, config, "apply", site) as own:
                 if todo["do"] == "apply":
                     apply(own, apply_job(config, site, version))
                 else:
                     catch_up(own, prepare_job(config, site, None, 0.0), apply_job(config, site, None))
                     version = json.loads(ports.once("version reached", lambda: dumps(replica.need().version)))
-                    facts["version"] = str(version)
-            _hook(ports, "after", args.after, facts, args.hook_s)
+            _hook(ports, "after", args.after, _facts(replica, version), args.hook_s)
+            _note(ports, replica, None)
             applied += 1
             _metrics(ports, args.metrics, site, {
                 "version": version, "applied_total": applied, "pause_seconds": time.monotonic() - before,
@@ -82,9 +86,12 @@ def _look(ports: Ports, config: Config, replica: Replica) -> Result:
     def look() -> Result | None:
         record, catalog = replica.need(), ports.catalog
         version = following(catalog, record.version)
-        at = {"at": record.version, "unfinished": record.applying is not None}
+        paused = (replica.work / _PAUSED).exists()
+        at = {"at": record.version, "unfinished": record.applying is not None or paused}
         if record.applying is not None or any(n <= record.version for n in replica.journaled()):
             return {"do": "catch up", "version": record.applying or record.version, **at}
+        if paused:  # a job ended between the hooks, and the replica is whole: whoever waits for the second gets it
+            return {"do": "resume", "version": record.version, **at}
         if version is None:
             return None
         mine = replica.sealed(version) is not None
@@ -102,12 +109,12 @@ def cmd_publish(ports: Ports, config: Config, args: argparse.Namespace) -> Resul
     """At the trainer: encode every checkpoint that appears, and commit it once all sites have prepared it."""
     t, published, waited = config.trainer, 0, time.monotonic()
     poll = (config.commit.poll_s[0], config.commit.poll_s[1])
-    version = 0
     while True:
-        raw = ports.once("next checkpoint", lambda: dumps(_checkpoint(ports, config, args.pattern, args.every)))
-        new = json.loads(raw)
+        raw = ports.once("next checkpoint", lambda: dumps(_checkpoint(ports, config, args)))
+        new, version = json.loads(raw)
         if new is None:
-            if args.idle is not None and _is_over(ports, waited, args.idle):
+            done = args.until is not None and version >= args.until
+            if done or (args.idle is not None and _is_over(ports, waited, args.idle)):
                 return {"act": "published", "version": version, "published": published}
             continue
         job = EncodeJob(
@@ -136,19 +143,18 @@ def cmd_publish(ports: Ports, config: Config, args: argparse.Namespace) -> Resul
             "version": version, "published_total": published, "payload_bytes": sealed.bytes["payload"],
             "dense_bytes": sealed.bytes["dense"], "changed_words": sealed.detail["changed"],
         })  # fmt: skip
-        if args.until is not None and version >= args.until:
-            return {"act": "published", "version": version, "published": published}
         waited = time.monotonic()
 
 
-def _checkpoint(ports: Ports, config: Config, pattern: str, every: bool) -> str | None:
-    """The directory to publish next: what is sealed and undecided, else one after the baseline's in natural order."""
+def _checkpoint(ports: Ports, config: Config, args: argparse.Namespace) -> tuple[str | None, int]:
+    """The directory to publish next: what is sealed and undecided, else one after the baseline's in natural order;
+    None where there is none, or no more is asked for. And the version of the baseline."""
     record = BaselineRecord(config.trainer.state)
 
     def look() -> str | None:
         record.settle(ports.catalog)
         pending, known = record.pending(), record.baseline()
-        if pending is not None:
+        if pending is not None and is_sealed(ports.catalog, pending):
             return pending.directory
         if known is None:
             raise UsageError(
@@ -157,18 +163,24 @@ def _checkpoint(ports: Ports, config: Config, pattern: str, every: bool) -> str 
                 expected="the state directory of dcr init --checkpoint",
                 remedy="run dcr init first, or correct trainer.state",
             )
-        there = sorted({str(Path(p).resolve()) for p in glob.glob(pattern) if Path(p).is_dir()}, key=_natural)
+        there = sorted({str(Path(p).resolve()) for p in glob.glob(args.pattern) if Path(p).is_dir()}, key=_natural)
         beside = [path for path in there if Path(path).parent == Path(known.directory).parent]
         # Names say which is later, where they are of one run; a baseline from elsewhere is before all of them.
         later = [path for path in there if not beside or _natural(path) > _natural(known.directory)]
-        return (later[0] if every else later[-1]) if later else None
+        return (later[0] if args.every else later[-1]) if later else None
 
-    return _watch(config, look)
+    record.settle(ports.catalog)
+    known, pending = record.baseline(), record.pending()
+    if args.until is not None and pending is None and known is not None and known.version >= args.until:
+        return None, known.version
+    found = _watch(config, look)
+    known = record.baseline()
+    return found, known.version if known is not None else 0
 
 
 def _natural(path: str) -> list[tuple[int, str]]:
     """Sorts step-10 after step-9."""
-    return [(int(word), "") if word.isdigit() else (-1, word) for word in re.split(r"(\d+)", path)]
+    return [(int(word), "") if word.isdecimal() else (-1, word) for word in re.split(r"([0-9]+)", path)]
 
 
 def _watch(config: Config, look: Callable[[], Any]) -> Any:
@@ -183,6 +195,20 @@ def _watch(config: Config, look: Callable[[], Any]) -> Any:
 def _is_over(ports: Ports, since: float, idle_s: float) -> bool:
     """Whether rank 0, whose clock counts, has waited long enough."""
     return ports.once("idle time", lambda: dumps(time.monotonic() - since >= idle_s)) == b"true"
+
+
+def _facts(replica: Replica, version: int) -> dict[str, str]:
+    """What hooks around an apply are told."""
+    return {"site": replica.site, "version": str(version), "replica": str(replica.directory.resolve())}
+
+
+def _note(ports: Ports, replica: Replica, version: int | None) -> None:
+    """Note durably that hooks are between *before* and *after* (None: no more)."""
+    if ports.comm.rank == 0:
+        if version is None:
+            durable.remove(replica.work / _PAUSED)
+        else:
+            durable.replace(replica.work / _PAUSED, dumps(version))
 
 
 def _events(ports: Ports, config: Config, act: str, subject: str) -> _Own:

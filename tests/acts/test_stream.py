@@ -257,6 +257,7 @@ def test_an_abort_after_the_last_part(
         lambda e: dumps({**_plain(e), "key": "p/versions/000001/parts/../../../x"}),
         lambda e: dumps({**_plain(e), "size": 1 << 60}),
         lambda e: dumps({**_plain(e), "size": -1}),
+        lambda e: dumps({**_plain(e), "size": 1 << 30}),
         lambda e: dumps({**_plain(e), "sha256": "x"}),
         lambda e: b"{" * 5000,
         lambda e: b"",

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import h5py
 import pytest
 
+from dcr_mpi.acts.baseline import BaselineRecord
 from dcr_mpi.acts.commit import abort, decide
 from dcr_mpi.acts.create import CreateJob, create_replica
 from dcr_mpi.acts.init import InitJob, init_policy, register_site
@@ -170,6 +171,44 @@ def test_two_publishers_of_one_version(local: Local, steps: list[Path], tmp_path
     with pytest.raises(Conflict, match="another publisher sealed this version"):
         other.encode(steps[2], base=steps[0])
     assert other.encode(steps[1], base=steps[0]).version == 1
+
+
+def test_a_publisher_that_dies_before_it_seals_may_bring_another_checkpoint(
+    local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had noted what it was about to seal; nothing stands, so nothing binds it."""
+    with monkeypatch.context() as patched:
+        patched.setattr(local.ports.catalog, "put_manifest", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            local.encode(steps[1])
+    local.cycle(steps[2])
+    assert local.words() == full(steps[2])
+    local.cycle(steps[1])
+    assert local.words() == full(steps[1])
+
+
+def test_another_publishers_version_is_no_baseline_of_ours(local: Local, steps: list[Path], tmp_path: Path) -> None:
+    """Killed between its note and the manifest, it comes back when another's version of that number is committed."""
+    record = BaselineRecord(tmp_path / "state")
+    local.encode(steps[1])
+    note = record.pending()
+    assert note is not None
+    record.drop_pending()
+    (tmp_path / "store/p/versions/000001/manifest.json").unlink()
+    Local(tmp_path, TRAINER, SITE).encode(steps[2], base=steps[0])
+    record.set_pending(note)
+    local.prepare()
+    local.commit()
+    record.settle(local.ports.catalog)
+    found = record.baseline()
+    assert found is not None
+    assert found.version == 0, "our directory does not hold what was committed"
+    assert local.encode(steps[1], base=steps[2]).version == 2
+    local.apply(1)
+    local.prepare()
+    local.commit()
+    local.apply()
+    assert local.words() == full(steps[1])
 
 
 def test_a_publisher_that_goes_back_is_heard(local: Local, steps: list[Path], tmp_path: Path) -> None:

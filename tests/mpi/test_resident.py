@@ -138,7 +138,8 @@ def test_stopped_and_started_again(
     follow = stay(world, 1, "follow", "--site", "rollout")
     _appear(world, 1)
     world.dcr(1, "encode", str(tmp_path / "run/step-1"))
-    _until(lambda: list((world.replica().work).glob("v000001/*/prepared.json")) != [], follow)
+    told = tmp_path / "store/test/versions/000001/prepared/rollout.json"
+    _until(told.exists, follow)
     follow.process.send_signal(number)
     ended = follow.end()
     assert ended == (code if code is not None else -number)
@@ -188,6 +189,39 @@ def test_a_hook_that_fails_stops_before_the_apply(tmp_path: Path, stay: Callable
     assert world.words() == before
     assert stay(world, 1, "follow", "--site", "rollout", "--until", "1").result()["version"] == 1
     assert world.words() == world.full_transfer(1)
+
+
+def test_an_engine_that_was_paused_is_resumed_by_the_next_job(tmp_path: Path, stay: Callable[..., Staying]) -> None:
+    """A job ended between the two hooks: the second is called once the replica is whole."""
+    world = World(tmp_path, LAUNCHERS[KIND])
+    world.begin()
+    world.encode(1)
+    first = stay(world, 1, "follow", "--site", "rollout", "--before", "true", "--after", "exit 3")
+    world.dcr(1, "commit", "--wait", "50")
+    assert first.end() == NotReady.code
+    assert world.words() == world.full_transfer(1)
+    resume = ("--before", "exit 4", "--after", f"echo resume $DCR_VERSION >>{tmp_path}/hooks")
+    again = stay(world, 2, "follow", "--site", "rollout", *resume, "--until", "1")
+    assert again.result() == {"act": "followed", "site": "rollout", "version": 1, "applied": 0}
+    stay(world, 1, "follow", "--site", "rollout", *resume, "--until", "1").result()
+    assert (tmp_path / "hooks").read_text() == "resume 1\n", "once"
+
+
+def test_a_publisher_goes_on_with_what_it_sealed(tmp_path: Path, stay: Callable[..., Staying]) -> None:
+    """It was killed before the decision; a newer checkpoint is there when it comes back."""
+    world = World(tmp_path, LAUNCHERS[KIND])
+    world.begin()
+    _appear(world, 1)
+    world.dcr(1, "encode", str(tmp_path / "run/step-1"))
+    _appear(world, 2)
+    follow = stay(world, 1, "follow", "--site", "rollout", "--until", "2")
+    publish = stay(world, 2, "publish", str(tmp_path / "run/step-*"), "--until", "2")
+    assert publish.result() == {"act": "published", "version": 2, "published": 2}
+    follow.result()
+    assert world.words() == _full(world, 2)
+    _appear(world, 3)
+    done = stay(world, 1, "publish", str(tmp_path / "run/step-*"), "--until", "2")
+    assert done.result() == {"act": "published", "version": 2, "published": 0}
 
 
 @pytest.mark.parametrize(("status", "fails"), [(204, ""), (503, "status 503")])
