@@ -37,8 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command in ("synth", "inspect", "census", "keygen"):
             return _named(args, lambda: _alone(args))
         config = load(args.config, _overrides(args.overrides))
-        # Others wait for rank 0 while that waits for sites, for a publisher or for a hook.
-        waits = (getattr(args, "wait", None) or 0.0, config.commit.wait_s, getattr(args, "hook_s", 0.0))
+        # Others wait for rank 0 while that waits for a publisher, for sites or for a hook: that is no silence.
+        sites_s = config.commit.wait_s if args.command in ("commit", "publish", "run") else 0.0
+        waits = (getattr(args, "wait", None) or 0.0, sites_s, getattr(args, "hook_s", 0.0))
         patience = config.relay.patience_s + max(waits)
         ranks = comm.start(config.relay.timeout_s, int(config.relay.chunk_mib * (1 << 20)), config.ranks, patience)
         return comm.run(ranks, lambda: _named(args, lambda: _act(args, config, ranks)))
