@@ -168,7 +168,8 @@ def test_a_catch_up_is_taken_apart(stages: Stages, tmp_path: Path) -> None:
         assert (refit["act"], refit["version"], apply["act"], apply["version"]) == ("refit", 2, "apply", 2)
         assert "relay" in refit["seconds"] and "write" not in refit["seconds"]
         assert "write" in apply["seconds"] and not {"relay", "plan"} & set(apply["seconds"])
-        assert refit["wall"] + apply["wall"] <= log["wall"] * 1.001
+        if not more:  # receipts have no wall clock, and stages of several threads overlap
+            assert refit["wall"] + apply["wall"] <= log["wall"] * 1.001
 
 
 def test_nothing_yet(stages: Stages, tmp_path: Path) -> None:
