@@ -9,9 +9,9 @@ from pathlib import Path
 from ..catalog import Catalog, check_policy
 from ..checkpoint import fingerprint
 from ..digest import sha256
-from ..errors import BaseMismatch, Conflict, UsageError
+from ..errors import BaseMismatch, Conflict, NotReady, UsageError
 from ..jsonable import dumps
-from ..layout import cut_parts, make_tiles
+from ..layout import check_layout, cut_parts, make_tiles
 from ..model import Layout, Manifest, Open, Policy, Tiling
 from .baseline import BaselineRecord, Source, is_sealed
 from .publish import CodecSettings
@@ -136,10 +136,17 @@ def open_version(catalog: Catalog, job: EncodeJob, policy: Policy, following: Ne
     opened = catalog.opened(version)
     sites = {name: catalog.layout(name) for name in sorted(job.sites)}
     if opened is not None:
-        again = make_tiling(policy, policy_sha, {n: s.layout for n, s in sites.items()}, job.codec)
-        if sha256(dumps(again)) == opened.tiling:
-            catalog.put_tiling(again)  # dcr gc may have taken an old one in the moment before it was named
-        have, want = catalog.tiling(opened.tiling).layouts, {n: sha256(dumps(s.layout)) for n, s in sites.items()}
+        try:
+            have = catalog.tiling(opened.tiling).layouts
+        except NotReady:  # dcr gc took an old one in the moment before it was named
+            for site in sites.values():
+                check_layout(site.layout, policy.tensors)
+            again = make_tiling(policy, policy_sha, {n: s.layout for n, s in sites.items()}, job.codec)
+            if sha256(dumps(again)) != opened.tiling:
+                raise
+            catalog.put_tiling(again)
+            have = again.layouts
+        want = {n: sha256(dumps(s.layout)) for n, s in sites.items()}
         if have != want:
             raise Conflict(
                 f"version {version}",

@@ -235,6 +235,20 @@ def test_a_publisher_that_goes_back_is_heard(local: Local, steps: list[Path], tm
     assert local.words() == full(steps[1])
 
 
+def test_a_tiling_that_was_collected_while_a_version_was_opened_is_put_again(
+    local: Local, steps: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(local.ports.catalog, "put_manifest", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            local.encode(steps[1])
+    opened = local.ports.catalog.opened(1)
+    assert opened is not None
+    (tmp_path / f"store/p/tilings/{opened.tiling}.json.zst").unlink()
+    local.cycle(steps[1])
+    assert local.words() == full(steps[1])
+
+
 def test_a_wrong_base_directory_is_refused(local: Local, steps: list[Path], tmp_path: Path) -> None:
     local.cycle(steps[1])
     with pytest.raises(BaseMismatch, match="base checkpoint"):
