@@ -128,7 +128,7 @@ def test_the_newest_checkpoint_is_published_and_the_rest_passed_over(
     assert world.words() == _full(world, 10)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGKILL, None)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGKILL, None)])
 def test_stopped_and_started_again(
     tmp_path: Path, stay: Callable[..., Staying], number: signal.Signals, code: int | None
 ) -> None:

@@ -79,6 +79,7 @@ def test_one_process_reaches_both(flow: Flow, train: Cluster, rollout: Cluster) 
     assert "Submitted job" in done.out and "external jobid 'train:" in done.out and "jobid 'rollout:" in done.out
 
 
+@pytest.mark.slow
 def test_one_process_per_site(s3: S3Server, train: Cluster, rollout: Cluster, tmp_path: Path) -> None:
     """Each side has its own directory, configuration, cluster and Snakemake; the S3 server is all that they share."""
     sides = {}
