@@ -67,10 +67,12 @@ def fetch(catalog: Catalog, version: int, index: int, limit: int, wait_s: float,
     what = f"part {index} of version {version}"
 
     def look() -> PartEntry | None:
-        # In this order: whoever decides to commit has seen the manifest, which comes after all announcements.
-        over = catalog.store.stat(catalog.version_key(version, "decision.json")) is not None
         entry = announced(catalog, version, index)
-        if entry is None and over:
+        if entry is not None or catalog.store.stat(catalog.version_key(version, "decision.json")) is None:
+            return entry
+        # Whoever decides to commit has seen the manifest, which comes after all announcements.
+        entry = announced(catalog, version, index)
+        if entry is None:
             raise Conflict(
                 what,
                 found="a decision on the version, and no such part",

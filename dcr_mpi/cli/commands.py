@@ -14,7 +14,6 @@ from ..acts.commit import abort, decide
 from ..acts.create import CreateJob, create_replica
 from ..acts.encode import encode
 from ..acts.init import InitJob, init_policy, register_site
-from ..acts.next_version import EncodeJob
 from ..acts.ports import Ports
 from ..acts.prepare import prepare
 from ..acts.prepare_plan import PrepareJob, next_version
@@ -22,9 +21,17 @@ from ..acts.replay import finish_apply, replay
 from ..acts.replica import Replica
 from ..config import Config
 from ..errors import Conflict, UsageError
-from ..events import Events
 from ..jsonable import dumps, to_plain
-from .jobs import apply_job, codec_settings, prepare_job, read_layout, site_of
+from .jobs import (
+    apply_job,
+    codec_settings,
+    encode_job,
+    log_of_its_own,
+    poll_s,
+    prepare_job,
+    read_layout,
+    site_of,
+)
 from .report import cmd_report
 from .resident import cmd_follow, cmd_publish
 from .status import status
@@ -76,20 +83,7 @@ def _check_init(args: argparse.Namespace) -> None:
 
 
 def cmd_encode(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
-    t = config.trainer
-    number = getattr(args, "number", None)
-    job = EncodeJob(
-        args.new,
-        args.base,
-        t.state,
-        t.sites,
-        codec_settings(config),
-        t.step_attribute,
-        t.dtypes,
-        number,
-        t.anchor_every,
-    )
-    return to_plain(encode(ports, job))
+    return to_plain(encode(ports, encode_job(config, args.new, args.base, args.number)))
 
 
 def cmd_refit(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
@@ -151,11 +145,12 @@ def cmd_commit(ports: Ports, config: Config, args: argparse.Namespace) -> Result
         if args.abort is not None:
             return dumps(abort(catalog, args.number, args.abort))
         wait = config.commit.wait_s if args.wait is None else args.wait
-        poll = (config.commit.poll_s[0], config.commit.poll_s[1])
         number = catalog.last_opened() if args.number is None else args.number
         sites = _all_but(ports, number, args.without) if args.without else None
         return dumps(
-            decide(catalog, number, sites=sites, wait_s=wait, on_timeout=config.commit.on_timeout, poll_s=poll)
+            decide(
+                catalog, number, sites=sites, wait_s=wait, on_timeout=config.commit.on_timeout, poll_s=poll_s(config)
+            )
         )
 
     with ports.events.stage("wait"):
@@ -203,9 +198,8 @@ def cmd_run(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
     acts: dict[str, Result] = {}
 
     def act(name: str, subject: str, do: Callable[[Ports], Result]) -> Result:
-        where, rank, size = config.events.dir, ports.comm.rank, ports.comm.size
-        with Events(where, name, subject, rank, size, config.events.progress_s) as events:
-            result = do(dataclasses.replace(ports, events=events))
+        with log_of_its_own(ports, config, name, subject) as own:
+            result = do(own)
         acts[name if subject == "trainer" else f"{name} {subject}"] = result
         return result
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..acts.apply import ApplyJob
+from ..acts.next_version import EncodeJob
+from ..acts.ports import Ports
 from ..acts.prepare_plan import PrepareJob
 from ..acts.publish import CodecSettings
 from ..config import Config, SiteConfig
 from ..errors import CorruptInput, UsageError
+from ..events import Events
 from ..jsonable import loads
 from ..model import Layout
 
@@ -57,11 +63,30 @@ def site_of(config: Config, name: str) -> SiteConfig:
     return config.sites[name]
 
 
+def poll_s(config: Config) -> tuple[float, float]:
+    """First and longest pause between looks into the store, in seconds."""
+    return config.commit.poll_s[0], config.commit.poll_s[1]
+
+
+@contextmanager
+def log_of_its_own(ports: Ports, config: Config, act: str, subject: str) -> Iterator[Ports]:
+    """The same ports with another log, for one act of several in a process: its seconds and bytes are that act's."""
+    where, rank, size = config.events.dir, ports.comm.rank, ports.comm.size
+    with Events(where, act, subject, rank, size, config.events.progress_s) as events:
+        yield dataclasses.replace(ports, events=events)
+
+
+def encode_job(config: Config, new: Path, base: Path | None = None, number: int | None = None) -> EncodeJob:
+    t = config.trainer
+    settings = codec_settings(config)
+    return EncodeJob(new, base, t.state, t.sites, settings, t.step_attribute, t.dtypes, number, t.anchor_every)
+
+
 def prepare_job(config: Config, site: str, number: int | None, wait: float) -> PrepareJob:
-    poll = (config.commit.poll_s[0], config.commit.poll_s[1])
+    poll = poll_s(config)
     return PrepareJob(site, site_of(config, site).replica, number, wait, poll, config.relay.degree, config.relay.window)
 
 
 def apply_job(config: Config, site: str, number: int | None, wait_s: float = 0.0) -> ApplyJob:
-    poll = (config.commit.poll_s[0], config.commit.poll_s[1])
+    poll = poll_s(config)
     return ApplyJob(site, site_of(config, site).replica, number, wait_s, poll, config.apply.verify == "full")

@@ -7,7 +7,6 @@ with that error's code, as it ends theirs; started again, it goes on.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import glob
 import json
 import re
@@ -23,16 +22,14 @@ from ..acts.catch_up import catch_up
 from ..acts.chain import following
 from ..acts.commit import decide
 from ..acts.encode import encode
-from ..acts.next_version import EncodeJob
 from ..acts.ports import Ports
 from ..acts.prepare import prepare
 from ..acts.replica import Replica
 from ..config import Config
 from ..errors import UsageError
-from ..events import Events
 from ..hooks import run_hook
 from ..jsonable import dumps
-from .jobs import apply_job, codec_settings, prepare_job, site_of
+from .jobs import apply_job, encode_job, log_of_its_own, poll_s, prepare_job, site_of
 
 Result = dict[str, Any]
 _PAUSED = "paused.json"
@@ -58,13 +55,13 @@ def cmd_follow(ports: Ports, config: Config, args: argparse.Namespace) -> Result
             _note(ports, replica, None)
         elif todo["do"] == "prepare":
             job = prepare_job(config, site, version, args.wait)
-            with _events(ports, config, "refit", site) as own:
+            with log_of_its_own(ports, config, "refit", site) as own:
                 prepare(own, job)
         else:
             before = time.monotonic()
             _note(ports, replica, version)
             _hook(ports, "before", args.before, _facts(replica, version), args.hook_s)
-            with _events(ports, config, "apply", site) as own:
+            with log_of_its_own(ports, config, "apply", site) as own:
                 if todo["do"] == "apply":
                     apply(own, apply_job(config, site, version))
                 else:
@@ -107,8 +104,7 @@ def _look(ports: Ports, config: Config, replica: Replica) -> Result:
 
 def cmd_publish(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
     """At the trainer: encode every checkpoint that appears, and commit it once all sites have prepared it."""
-    t, published, waited = config.trainer, 0, time.monotonic()
-    poll = (config.commit.poll_s[0], config.commit.poll_s[1])
+    published, waited = 0, time.monotonic()
     while True:
         raw = ports.once("next checkpoint", lambda: dumps(_checkpoint(ports, config, args)))
         new, version = json.loads(raw)
@@ -117,23 +113,13 @@ def cmd_publish(ports: Ports, config: Config, args: argparse.Namespace) -> Resul
             if done or (args.idle is not None and _is_over(ports, waited, args.idle)):
                 return {"act": "published", "version": version, "published": published}
             continue
-        job = EncodeJob(
-            Path(new),
-            None,
-            t.state,
-            t.sites,
-            codec_settings(config),
-            t.step_attribute,
-            t.dtypes,
-            anchor_every=t.anchor_every,
-        )
-        with _events(ports, config, "encode", "trainer") as own:
-            sealed = encode(own, job)
+        with log_of_its_own(ports, config, "encode", "trainer") as own:
+            sealed = encode(own, encode_job(config, Path(new)))
         version = sealed.version
 
         def act(number: int = version) -> bytes:
             c = config.commit
-            return dumps(decide(ports.catalog, number, wait_s=c.wait_s, on_timeout=c.on_timeout, poll_s=poll))
+            return dumps(decide(ports.catalog, number, wait_s=c.wait_s, on_timeout=c.on_timeout, poll_s=poll_s(config)))
 
         decision = json.loads(ports.once("decision", act))
         facts = {"version": str(version), "checkpoint": new, "committed": str(decision["commit"]).lower()}
@@ -185,10 +171,11 @@ def _natural(path: str) -> list[tuple[int, str]]:
 
 def _watch(config: Config, look: Callable[[], Any]) -> Any:
     """Look for some seconds, with a growing pause; None where nothing came."""
-    end, pause = time.monotonic() + _LOOK_S, config.commit.poll_s[0]
+    pause, longest = poll_s(config)
+    end = time.monotonic() + _LOOK_S
     while (found := look()) is None and time.monotonic() < end:
         time.sleep(min(pause, max(0.0, end - time.monotonic())))
-        pause = min(pause * 1.5, config.commit.poll_s[1])
+        pause = min(pause * 1.5, longest)
     return found
 
 
@@ -209,25 +196,6 @@ def _note(ports: Ports, replica: Replica, version: int | None) -> None:
             durable.remove(replica.work / _PAUSED)
         else:
             durable.replace(replica.work / _PAUSED, dumps(version))
-
-
-def _events(ports: Ports, config: Config, act: str, subject: str) -> _Own:
-    return _Own(
-        ports, Events(config.events.dir, act, subject, ports.comm.rank, ports.comm.size, config.events.progress_s)
-    )
-
-
-class _Own:
-    """The same ports with a log of their own for one act: its seconds and bytes are that act's."""
-
-    def __init__(self, ports: Ports, events: Events) -> None:
-        self._ports, self._events = ports, events
-
-    def __enter__(self) -> Ports:
-        return dataclasses.replace(self._ports, events=self._events.__enter__())
-
-    def __exit__(self, *how: Any) -> None:
-        self._events.__exit__(*how)
 
 
 def _hook(ports: Ports, when: str, hook: str | None, facts: dict[str, str], timeout_s: float) -> None:
