@@ -175,7 +175,10 @@ class Catalog:
 
     def put_manifest(self, manifest: Manifest, anchor: bool = False) -> str:
         place = self._version_place(manifest.version, "manifest.json", anchor)
-        lost = "another publisher sealed this version with other content: its manifest stands"
+        lost = (
+            "another publisher sealed this version, or this one did and its checkpoint was written again since with "
+            "other words: dcr commit or dcr commit --abort, then encode again"
+        )
         return self._documents.put(place, manifest, lost)
 
     def has_anchor(self, version: int) -> bool:

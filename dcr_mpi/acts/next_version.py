@@ -112,7 +112,8 @@ def find_next(catalog: Catalog, job: EncodeJob, policy: Policy) -> Next:
         )
     sealed = record.pending()
     mine = sealed is not None and sealed.version == version and is_sealed(catalog, sealed)
-    if sealed is not None and mine and not _is_source(sealed, job.new, policy):
+    # The same directory may have been written again with the same words, by a step that was repeated: sealing tells.
+    if sealed is not None and mine and Path(sealed.directory) != job.new.resolve():
         raise Conflict(
             f"version {version}",
             found=f"sealed from {sealed.directory} and undecided",

@@ -173,6 +173,25 @@ def test_two_publishers_of_one_version(local: Local, steps: list[Path], tmp_path
     assert other.encode(steps[1], base=steps[0]).version == 1
 
 
+def test_a_step_that_is_repeated_under_the_same_name(local: Local, steps: list[Path], tmp_path: Path) -> None:
+    """Stopped after it had sealed, a job writes its checkpoint again: the same words are fine, others are not."""
+    written = tmp_path / "written"
+    shutil.copytree(steps[1], written)
+    first = local.encode(written)
+    shutil.rmtree(written)
+    shutil.copytree(steps[1], written)
+    again = local.encode(written)
+    assert (again.version, again.manifest_sha256) == (1, first.manifest_sha256)
+    shutil.rmtree(written)
+    shutil.copytree(steps[2], written)
+    with pytest.raises(Conflict, match="written again since with other words"):
+        local.encode(written)
+    local.prepare()
+    assert decide(local.ports.catalog, wait_s=1).commit
+    local.apply()
+    assert local.words() == full(steps[1])
+
+
 def test_a_publisher_that_dies_before_it_seals_may_bring_another_checkpoint(
     local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

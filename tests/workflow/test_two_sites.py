@@ -63,10 +63,12 @@ def test_one_process_reaches_both(flow: Flow, train: Cluster, rollout: Cluster) 
         start=False, batch=5, versions={"last": 5},
         trainer={**JOB, "cluster": "train"}, site={**JOB, "cluster": "rollout"},
     )  # fmt: skip
+    rollout.run("scontrol", "update", "PartitionName=main", "State=DOWN")  # or all might be over before the signal
     with flow.started(*PROFILE, "flow.yaml") as first:
-        _wait_for(flow.path / "run/receipts/000001/committed.json", first)
+        _wait_for(flow.path / "run/receipts/000001/encoded.json", first)
         first.send_signal(signal.SIGINT)
         assert flow.finish(first).code == 1
+    rollout.run("scontrol", "update", "PartitionName=main", "State=UP")
     give_up = time.monotonic() + 30
     while left := [cluster.name for cluster in (train, rollout) if cluster.run("squeue", "-h").split()]:
         assert time.monotonic() < give_up, f"jobs are left on {left}"

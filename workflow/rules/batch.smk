@@ -34,9 +34,11 @@ rule publish:
         while [ $# -gt 0 ]; do
             encoded={params.receipts:q}/$1/encoded.json
             committed={params.receipts:q}/$1/committed.json
-            if [ ! -e "$committed" ]; then
+            if [ ! -e "$encoded" ]; then
                 DCR_STEP=$2 DCR_CHECKPOINT=$3 bash -c {params.train:q}
                 {params.dcr} encode "$3" {params.options} --version "$1" "${{needs[@]}}" --receipt "$encoded"
+            fi
+            if [ ! -e "$committed" ]; then
                 {params.alone} commit {params.options} --version "$1" --wait {params.wait} \
                     --needs "$encoded" --receipt "$committed"
             fi
