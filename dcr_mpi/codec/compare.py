@@ -43,15 +43,16 @@ def compare(
     VerifyFailed
         The kernels missed a block that changed.
     """
+    # Between kernels as little is done as can be: threads of a rank do that one at a time.
     found, sums = [], _Sums(table)
+    offset, size = table.offset.tolist(), table.size.tolist()
     for first, last in lots(table, kernels.lot // base.itemsize):
-        new, low = read(first, last), int(table.offset[first])
-        offset, size = table.offset[first:last] - low, table.size[first:last]
-        found.append(kernels.changes(base[low : low + len(new)], new, offset, size))
-        for block, at, words, count in zip(
-            range(first, last), offset.tolist(), size.tolist(), found[-1].counts.tolist(), strict=True
-        ):
-            before, after = table.view(base, block), new[at : at + words]
+        new, low = read(first, last), offset[first]
+        here = table.offset[first:last] - low
+        found.append(kernels.changes(base[low : low + len(new)], new, here, table.size[first:last]))
+        for block, count in enumerate(found[-1].counts.tolist(), first):
+            at, words = offset[block], size[block]
+            before, after = base[at : at + words], new[at - low : at - low + words]
             if not count and bool((before != after).any()):  # a changed block that goes unseen would never be decoded
                 raise VerifyFailed(
                     "self-check of the encoder",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 
 from ..dtypes import DType
-from ..scratch import Scratch
 from .api import GAP_ESCAPE, HOST_LOT, Changes, ValueScheme
 from .jit_hazard import JitHazard
 from .jit_state import JitState
@@ -14,6 +15,23 @@ from .reference import bad_gaps
 
 _u64 = np.uint64
 _CHUNK = 4096  # words compared at a time
+_AT_ONCE = HOST_LOT  # words whose changes all have room, whatever changed
+
+
+class _Columns(threading.local):
+    """Room of each thread for changes: positions, and words before and after, by the bytes of a word."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+
+    def columns(self, room: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Three arrays of at least ``room`` entries, with anything in them; good until this thread asks again."""
+        found = self._rooms.get(width)
+        if found is None or len(found[0]) < room:
+            kind = f"<u{width}"
+            found = np.empty(room, np.uint32), np.empty(room, kind), np.empty(room, kind)
+            self._rooms[width] = found
+        return found
 
 
 class JitKernels(JitHazard, JitState):
@@ -22,19 +40,22 @@ class JitKernels(JitHazard, JitState):
     name = "numba"
     device = "cpu"
     lot = HOST_LOT
-    _scratch = Scratch()
+    _scratch = _Columns()
 
     def changes(self, base: np.ndarray, new: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> Changes:
         blocks = len(sizes)
         counts = np.zeros(blocks, np.int64)
+        if len(base) <= _AT_ONCE:
+            out = self._scratch.columns(_AT_ONCE + 1, base.itemsize)
+            _, used = _changes(base, new, offsets, sizes, 0, counts, *out)
+            return Changes(counts, out[0][:used].copy(), out[1][:used].copy(), out[2][:used].copy())
         parts: list[tuple[np.ndarray, ...]] = []
         block = 0
         while block < blocks:
             # Outputs have room for an eighth of what is left, and at least one whole block: dense data takes
             # a few rounds, sparse data one, and memory stays bounded by the bucket.
             room = max(int(sizes[block:].sum()) // 8, int(sizes[block:].max())) + 1
-            widths = {"positions": 4, "old": base.itemsize, "new": base.itemsize}
-            out = [self._scratch.words(name, room, width) for name, width in widths.items()]
+            out = self._scratch.columns(room, base.itemsize)
             block, used = _changes(base, new, offsets, sizes, block, counts, *out)
             parts.append(tuple(column[:used].copy() for column in out))
         if len(parts) == 1:

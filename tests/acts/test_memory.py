@@ -55,7 +55,14 @@ def _run(world: World, *arguments: str) -> float:
 
 @pytest.mark.timeout(600)
 def test_a_tensor_of_6_gib(tmp_path: Path) -> None:
-    world = World(tmp_path, LAUNCHERS[sorted(LAUNCHERS)[0]])
+    launcher = LAUNCHERS[sorted(LAUNCHERS)[0]]
+    (tmp_path / "warm").mkdir()
+    warm = World(tmp_path / "warm", launcher)  # its kernels are compiled here: that takes memory of its own
+    warm.begin()
+    warm.encode(1)
+    for act in (("refit", "--site", "rollout"), ("commit",), ("apply", "--site", "rollout")):
+        warm.dcr(1, *act)
+    world = World(tmp_path, launcher)
     world.config.write_text(
         "policy: huge\nstore: {url: store}\ntrainer: {state: state, sites: [site]}\nsites: {site: {replica: replica}}\n"
         "codec: {bucket_mib: 16, part_mib: 64}\nevents: {progress_s: 0}\n"
