@@ -19,6 +19,7 @@ from .parts import PartBuilder
 from .ports import Ports
 from .publish import CodecSettings, encoded_receipt, publish, seal
 from .state import check_checkpoint, check_lanes
+from .tiling import load_policy
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def anchor(ports: Ports, job: AnchorJob) -> Receipt:
     BaseMismatch
         The directory holds other bits than the version's; nothing was sealed.
     """
-    policy = loads(Policy, ports.once("policy", lambda: dumps(ports.catalog.policy()[0])), "policy.json")
+    policy = load_policy(ports)
     plan = loads(_Plan, ports.once("plan", lambda: dumps(_plan(ports, job))), "plan")
     with Checkpoint(Path(plan.directory), policy.trainer, job.step_attribute, job.dtypes) as checkpoint:
         check_checkpoint(ports, checkpoint)

@@ -17,13 +17,14 @@ from ..errors import BaseMismatch, Conflict, CorruptInput, NotReady, VerifyFaile
 from ..journal import check_journal, read_journal
 from ..jsonable import dumps, loads
 from ..lease import Fence
-from ..model import Decision, Manifest, Policy, Receipt, ReplicaRecord, SiteLayout
+from ..model import Decision, Manifest, Receipt, ReplicaRecord, SiteLayout
 from .holding import holding
 from .patch import patch_file
 from .ports import Ports
 from .prepare_plan import next_version
 from .replica import RESTORE, Replica, journal, prepared
 from .state import checkpoint_lanes
+from .tiling import load_policy
 
 
 @dataclass(frozen=True)
@@ -241,7 +242,7 @@ def _roll_forward(ports: Ports, replica: Replica, plan: _Plan, fence: Fence) -> 
 
 def _verify(ports: Ports, replica: Replica, plan: _Plan) -> None:
     with ports.events.stage("verify"), replica.checkpoint(plan.layout.layout) as checkpoint:
-        policy = loads(Policy, ports.once("policy", lambda: dumps(ports.catalog.policy()[0])), "policy.json")
+        policy = load_policy(ports)
         lanes = checkpoint_lanes(ports, checkpoint, policy.tensors)
         for spec, have, want in zip(policy.tensors, lanes, plan.manifest.tensors, strict=True):
             if have != want:

@@ -32,7 +32,7 @@ from .relay import relay
 from .replica import RESTORE, Replica
 from .state import check_manifest, checkpoint_lanes
 from .target import ShardTarget
-from .tiling import load_tiling
+from .tiling import load_policy, load_tiling
 
 _TEMP = ".dcr-new-"
 _UNIT_BYTES = 16 << 20
@@ -78,7 +78,7 @@ def create_replica(ports: Ports, job: CreateJob) -> tuple[ReplicaRecord, bool]:
     replica = Replica(job.replica, job.site)
     with holding(ports, replica, new=True) as fence:
         plan = loads(_Plan, ports.once("plan", lambda: dumps(_plan(ports, job, replica))), "plan")
-        policy = loads(Policy, ports.once("policy", lambda: dumps(ports.catalog.policy()[0])), "policy.json")
+        policy = load_policy(ports)
         check_manifest(policy, plan.manifest)
         if not plan.exists:
             if ports.comm.rank == 0:

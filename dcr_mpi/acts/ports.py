@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..catalog import Catalog
@@ -21,6 +21,7 @@ class Ports:
     comm: Comm
     kernels: Kernels
     events: Events
+    known: dict[str, Any] = field(default_factory=dict)  # what every rank of this job has been given already
 
     def once(self, what: str, make: Callable[[], bytes]) -> bytes:
         """Bytes that rank 0 makes (by asking the store, say) and every rank gets."""

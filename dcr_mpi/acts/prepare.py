@@ -27,7 +27,7 @@ from .replica import RESTORE, Replica, journal
 from .state import check_digests, check_manifest
 from .stream import Awaited, check_taken
 from .stream import fetch as fetch_announced
-from .tiling import load_tiling
+from .tiling import load_policy, load_tiling
 
 _HEADERS = 1 << 20  # bytes of a part besides its words, at the very most
 
@@ -61,7 +61,7 @@ def prepare(ports: Ports, job: PrepareJob) -> Receipt | None:
             plan = loads(PreparePlan, ports.once("plan", lambda: dumps(prepare_plan(ports, job, replica))), "plan")
             if (opened := plan.opened) is None:
                 return None
-            policy = loads(Policy, ports.once("policy", lambda: dumps(ports.catalog.policy()[0])), "policy.json")
+            policy = load_policy(ports)
             tiling = load_tiling(ports, opened.tiling, policy, opened.policy_sha256, opened.parts)
             check_fits(tiling, plan.layout, opened.version)
             for link in plan.links:

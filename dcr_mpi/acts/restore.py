@@ -34,6 +34,7 @@ from .ports import Ports
 from .prepare_plan import PrepareJob
 from .replay import replay
 from .replica import Replica, journal
+from .tiling import load_policy
 
 _BLOCK = 1 << 18  # words that are compared, and journalled, at a time
 _NAMED = 100  # ranges that are named; all are counted
@@ -99,7 +100,7 @@ def restore(ports: Ports, job: RestoreJob) -> Restored:
     replica = Replica(job.replica, job.site)
     with holding(ports, replica) as fence:
         plan = loads(_Plan, ports.once("plan", lambda: dumps(_plan(ports, job, replica))), "plan")
-        policy = loads(Policy, ports.once("policy", lambda: dumps(ports.catalog.policy()[0])), "policy.json")
+        policy = load_policy(ports)
         aside = _rebuild(ports, job, replica, plan)
         with ports.events.stage("compare"):
             found = _compare(ports, job, replica, aside, policy, plan, fence)

@@ -1,6 +1,9 @@
-"""The tiling of a version, from the store to every rank, checked on the way."""
+"""Policy and tiling of a version, from the store to every rank, checked on the way; once per job."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
 
 from ..errors import CorruptInput
 from ..jsonable import dumps, loads
@@ -8,6 +11,19 @@ from ..kernels.api import MAX_BLOCK
 from ..layout import check_tiling
 from ..model import Policy, Tiling
 from .ports import Ports
+
+T = TypeVar("T")
+
+
+def load_policy(ports: Ports) -> Policy:
+    """The policy. Every rank calls it.
+
+    Raises
+    ------
+    NotReady
+        There is none.
+    """
+    return _known(ports, Policy, "policy", lambda: ports.catalog.policy()[0])
 
 
 def load_tiling(ports: Ports, digest: str, policy: Policy, policy_sha256: str, parts: int) -> Tiling:
@@ -19,16 +35,36 @@ def load_tiling(ports: Ports, digest: str, policy: Policy, policy_sha256: str, p
         It is of another policy or number of parts, or does not cover every tensor exactly once.
     """
 
-    def fetch() -> bytes:
+    def fetch() -> Tiling:
         tiling = ports.catalog.tiling(digest)
-        if (tiling.policy_sha256, len(tiling.cuts)) != (policy_sha256, parts):
-            raise CorruptInput(
-                f"tiling {digest[:16]}",
-                found=f"{len(tiling.cuts)} parts of policy {tiling.policy_sha256[:16]}",
-                expected=f"{parts} of {policy_sha256[:16]}",
-                remedy="abort the version (dcr commit --abort) and encode the next",
-            )
         check_tiling(tiling, policy.tensors, MAX_BLOCK)
-        return dumps(tiling)
+        return tiling
 
-    return loads(Tiling, ports.once("tiling", fetch), "tiling")
+    tiling = _known(ports, Tiling, f"tiling {digest}", fetch)
+    if (tiling.policy_sha256, len(tiling.cuts)) != (policy_sha256, parts):
+        raise CorruptInput(
+            f"tiling {digest[:16]}",
+            found=f"{len(tiling.cuts)} parts of policy {tiling.policy_sha256[:16]}",
+            expected=f"{parts} of {policy_sha256[:16]}",
+            remedy="abort the version (dcr commit --abort) and encode the next",
+        )
+    return tiling
+
+
+def _known(ports: Ports, cls: type[T], what: str, make: Callable[[], T]) -> T:
+    """What rank 0 makes, on every rank, which keeps it: both are put once, and large where a model is.
+
+    The ranks of a job have done the same since it began, so all of them have it, or none.
+    """
+    known = ports.known.get(what)
+    if not isinstance(known, cls):
+        made: list[T] = []
+
+        def packed() -> bytes:
+            made.append(make())
+            return dumps(made[0])
+
+        raw = ports.once(what, packed)
+        known = made[0] if made else loads(cls, raw, what)
+        ports.known[what] = known
+    return known

@@ -12,11 +12,12 @@ from ..acts.ports import Ports
 from ..acts.replica import RESTORE, Replica
 from ..acts.restore import Restored, RestoreJob, restore
 from ..acts.state import check_manifest, checkpoint_lanes
+from ..acts.tiling import load_policy
 from ..checkpoint import Checkpoint
 from ..config import Config
 from ..errors import NotReady, UsageError, VerifyFailed
 from ..jsonable import dumps, loads, to_plain
-from ..model import Layout, Manifest, Policy
+from ..model import Layout, Manifest
 from .jobs import codec_settings, site_of
 from .text import damaged
 
@@ -24,7 +25,7 @@ Result = dict[str, Any]
 
 
 def cmd_verify(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
-    policy = loads(Policy, ports.once("policy", lambda: dumps(ports.catalog.policy()[0])), "policy.json")
+    policy = load_policy(ports)
     if args.scrub and (args.site is None or args.number is not None):
         raise UsageError(
             "verify",
