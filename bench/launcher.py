@@ -28,7 +28,11 @@ class Launcher:
 
     def command(self, ranks: int, *arguments: str) -> list[str]:
         """argv that runs ``python -m dcr_mpi ARGUMENTS`` on some ranks; one rank needs no launcher."""
-        alone = [sys.executable, "-m", "dcr_mpi", *arguments]
+        return self.python(ranks, "-m", "dcr_mpi", *arguments)
+
+    def python(self, ranks: int, *arguments: str) -> list[str]:
+        """argv that runs this Python on some ranks."""
+        alone = [sys.executable, *arguments]
         return alone if ranks == 1 else [self.path, "-n", str(ranks), *alone]
 
     def environment(self) -> dict[str, str]:

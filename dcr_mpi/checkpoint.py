@@ -38,6 +38,8 @@ class Checkpoint:
         self._readers: OrderedDict[int, ShardReader] = OrderedDict()
         self._lock = threading.Lock()
 
+    everywhere = True  # whether every rank can read every shard
+
     def path(self, shard: int) -> Path:
         return self.directory / self.layout.shards[shard].file
 
@@ -54,6 +56,10 @@ class Checkpoint:
         found = inventory(self.path(shard), step_attribute=self._step_attribute, dtypes=self._dtypes)
         check_shard(found, self.layout.shards[shard])
         return found
+
+    def holds(self, shard: int) -> bool:
+        """Whether this rank can read a shard."""
+        return True
 
     def read(self, place: Place, start: int, stop: int, out: np.ndarray) -> None:
         """Words ``start..stop`` of a place into ``out`` (a contiguous array of words)."""

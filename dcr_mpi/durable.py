@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import re
 import secrets
@@ -106,6 +107,33 @@ def copy(source: StrPath, path: StrPath, allowed: Callable[[], None] = _always) 
                 os.unlink(temp)
             raise
         fsync_dir(_parent(path))
+
+
+def map_file(path: StrPath, size: int) -> mmap.mmap:
+    """A file of ``size`` bytes, made anew (as zeros) unless it has that size, mapped for reading and writing.
+
+    Raises
+    ------
+    ResourceError
+        No room: it is taken now, where it is an error, and not at some write into the map, where it is a signal.
+    """
+    with _doing(f"mapping {path}"):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if os.fstat(fd).st_size != size:
+                os.ftruncate(fd, 0)
+                os.posix_fallocate(fd, 0, size)
+                os.fsync(fd)
+                fsync_dir(_parent(path))
+            return mmap.mmap(fd, size)
+        finally:
+            os.close(fd)
+
+
+def sync_map(mapped: mmap.mmap) -> None:
+    """Make what was written into a map durable."""
+    with _doing("writing a mapped file"):
+        mapped.flush()
 
 
 def sync(fd: int) -> None:

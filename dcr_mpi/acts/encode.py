@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..checkpoint import Checkpoint, fingerprint
 from ..digest import add, lanes_hex, lanes_of
@@ -17,9 +18,9 @@ from .kinds import kind_rows
 from .next_version import EncodeJob, Next, Standing, find_next, find_standing, open_version
 from .parts import PartBuilder
 from .ports import Ports
-from .publish import encoded_receipt, publish, seal
+from .publish import CodecSettings, encoded_receipt, publish, seal
 from .state import check_checkpoint, check_lanes, check_manifest, checkpoint_lanes
-from .tiling import load_tiling
+from .tiling import load_policy, load_tiling
 
 
 def encode(ports: Ports, job: EncodeJob) -> Receipt:
@@ -38,7 +39,7 @@ def encode(ports: Ports, job: EncodeJob) -> Receipt:
     """
     catalog = ports.catalog
     with ports.events.stage("plan"):
-        policy = loads(Policy, ports.once("policy", lambda: dumps(catalog.policy()[0])), "policy.json")
+        policy = load_policy(ports)
         standing = loads(
             Standing, ports.once("standing version", lambda: dumps(find_standing(catalog, job))), "version"
         )
@@ -59,19 +60,7 @@ def encode(ports: Ports, job: EncodeJob) -> Receipt:
         with ports.events.stage("plan"):
             raw = ports.once("opened version", lambda: dumps(open_version(catalog, job, policy, following)))
             opened = loads(Open, raw, "open.json")
-            tiling = load_tiling(ports, opened.tiling, policy, opened.policy_sha256, opened.parts)
-        builder = PartBuilder(
-            policy,
-            tiling,
-            base,
-            new,
-            PartHeader.bound(opened.policy_sha256, opened.tiling, opened.version, opened.base),
-            job.codec.scheme,
-            ports.kernels,
-            job.codec.bucket_bytes,
-            job.codec.self_check,
-        )
-        published = publish(ports, builder, policy, tiling, opened.version)
+        manifest, kinds = make_version(ports, policy, opened, following.base, base, new, job.codec, step)
     for directory, then in ((job.new, before), (base.directory, base_before)):
         if fingerprint(directory, policy.trainer) != then:
             raise CorruptInput(
@@ -80,18 +69,46 @@ def encode(ports: Ports, job: EncodeJob) -> Receipt:
                 expected="a finished checkpoint",
                 remedy="write it to another name and rename it when it is whole, then encode again",
             )
-    lanes = [
-        lanes_hex(add(lanes_of(old), (int(a), int(b))))
-        for old, (a, b) in zip(following.base.tensors, published.lanes, strict=True)
-    ]
-    manifest = seal(policy, opened, published.entries, lanes, step)
     with ports.events.stage("seal"):
         digest = ports.once("manifest", lambda: _seal(ports, job, manifest, before).encode()).decode()
     _anchor_base(ports, job, policy, following)
+    return encoded_receipt(ports, manifest, digest, kinds=kinds)
+
+
+def make_version(
+    ports: Ports,
+    policy: Policy,
+    opened: Open,
+    before: Manifest,
+    base: Checkpoint,
+    new: Checkpoint,
+    codec: CodecSettings,
+    step: int | None,
+) -> tuple[Manifest, list[dict[str, Any]]]:
+    """All parts of an opened version, in the store, and the manifest that is to seal it. Every rank calls it.
+
+    ``before`` is the manifest of the base. The rows are those of :func:`.kinds.kind_rows`.
+
+    Raises
+    ------
+    VerifyFailed, Conflict
+        As :meth:`PartBuilder.build` and :func:`publish`.
+    """
+    with ports.events.stage("plan"):
+        tiling = load_tiling(ports, opened.tiling, policy, opened.policy_sha256, opened.parts)
+    header = PartHeader.bound(opened.policy_sha256, opened.tiling, opened.version, opened.base)
+    builder = PartBuilder(
+        policy, tiling, base, new, header, codec.scheme, ports.kernels, codec.bucket_bytes, codec.self_check
+    )
+    published = publish(ports, builder, policy, tiling, opened.version)
+    lanes = [
+        lanes_hex(add(lanes_of(old), (int(a), int(b))))
+        for old, (a, b) in zip(before.tensors, published.lanes, strict=True)
+    ]
     kinds = kind_rows(policy.tensors, published.counts)
     if ports.comm.rank == 0:
         ports.events.note(kinds=kinds)
-    return encoded_receipt(ports, manifest, digest, kinds=kinds)
+    return seal(policy, opened, published.entries, lanes, step), kinds
 
 
 def _anchor_base(ports: Ports, job: EncodeJob, policy: Policy, following: Next) -> None:

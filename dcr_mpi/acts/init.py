@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..catalog import check_name
 from ..checkpoint import Checkpoint, default_layout, fingerprint
-from ..digest import sha256, state_digest
+from ..digest import sha256
 from ..errors import UsageError
 from ..jsonable import dumps, loads
 from ..layout import check_layout, tensors_of
@@ -49,21 +49,38 @@ def init_policy(ports: Ports, job: InitJob) -> Receipt:
     with Checkpoint(job.checkpoint, policy.trainer, job.step_attribute, job.dtypes) as checkpoint:
         check_checkpoint(ports, checkpoint)
         before = fingerprint(job.checkpoint, policy.trainer)
-        with ports.events.stage("state"):
-            lanes = checkpoint_lanes(ports, checkpoint, policy.tensors, "state of version 0")
-        state = state_digest(policy.tensors, lanes)
-        tiling_sha = ports.once("tiling", lambda: _register(ports, policy, policy_sha, state, job).encode()).decode()
-        opened = Open(policy_sha, 0, None, "", tiling_sha, 0)
-        manifest = seal(policy, opened, (), lanes, None)
-        if job.anchor:
-            publish_anchor(ports, policy, policy_sha, manifest, checkpoint, job.codec)
+        manifest = version_zero(ports, policy, policy_sha, checkpoint, job.codec, job.anchor)
     if ports.comm.rank == 0:
-        _commit_zero(ports, job, manifest, opened, before)
+        _record(ports, job, manifest, before)
     digest = sha256(dumps(manifest))
     ports.comm.barrier("version 0")
     return ports.receipt(
         "init", "trainer", manifest, digest, detail={"tensors": len(policy.tensors), "anchor": job.anchor}
     )
+
+
+def version_zero(
+    ports: Ports, policy: Policy, policy_sha: str, checkpoint: Checkpoint, codec: CodecSettings, anchor: bool
+) -> Manifest:
+    """Register a policy, and a checkpoint's words as its version 0, which is committed. Every rank calls it.
+
+    Raises
+    ------
+    Conflict
+        As :func:`init_policy`.
+    """
+    with ports.events.stage("state"):
+        lanes = checkpoint_lanes(ports, checkpoint, policy.tensors, "state of version 0")
+    tiling_sha = ports.once("tiling", lambda: _register(ports, policy, policy_sha, codec).encode()).decode()
+    opened = Open(policy_sha, 0, None, "", tiling_sha, 0)
+    manifest = seal(policy, opened, (), lanes, None)
+    if anchor:
+        publish_anchor(ports, policy, policy_sha, manifest, checkpoint, codec)
+    if ports.comm.rank == 0:
+        ports.catalog.put_open(opened)
+        digest = ports.catalog.put_manifest(manifest)
+        ports.catalog.put_decision(Decision(policy_sha, 0, True, digest, {}, "version 0"))
+    return manifest
 
 
 def _policy(ports: Ports, job: InitJob) -> Policy:
@@ -75,18 +92,14 @@ def _policy(ports: Ports, job: InitJob) -> Policy:
     return Policy(ports.catalog.name, tensors, layout)
 
 
-def _register(ports: Ports, policy: Policy, policy_sha: str, state: str, job: InitJob) -> str:
+def _register(ports: Ports, policy: Policy, policy_sha: str, codec: CodecSettings) -> str:
     ports.catalog.put_policy(policy)
-    return ports.catalog.put_tiling(make_tiling(policy, policy_sha, {}, job.codec))
+    return ports.catalog.put_tiling(make_tiling(policy, policy_sha, {}, codec))
 
 
-def _commit_zero(ports: Ports, job: InitJob, manifest: Manifest, opened: Open, files: Mapping[str, list[int]]) -> None:
-    catalog = ports.catalog
-    catalog.put_open(opened)
-    digest = catalog.put_manifest(manifest)
-    catalog.put_decision(Decision(manifest.policy_sha256, 0, True, digest, {}, "version 0"))
+def _record(ports: Ports, job: InitJob, manifest: Manifest, files: Mapping[str, list[int]]) -> None:
     record = BaselineRecord(job.state_directory)
-    if record.baseline() is None or catalog.last_opened() == 0:
+    if record.baseline() is None or ports.catalog.last_opened() == 0:
         fixed = {name: tuple(stat) for name, stat in files.items()}
         record.set_baseline(Source(manifest.policy_sha256, 0, manifest.state, str(job.checkpoint.resolve()), fixed))
 

@@ -67,6 +67,7 @@ class PartBuilder:
         self._header, self._scheme, self._kernels = header, scheme, kernels
         self._bucket_bytes, self._check = bucket_bytes, check
         self._sides = Sides(policy, tiling, base, new)
+        self.everywhere = new.everywhere  # any part; else those of this rank's shard
 
     def build(self, index: int) -> Built:
         """Part ``index`` of the tiling.

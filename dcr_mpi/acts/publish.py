@@ -74,7 +74,11 @@ def publish(
         A part's key, which is made of its content's digest, holds other content.
     """
     sizes = [part_bytes(tiling, policy, k) for k in range(len(tiling.cuts))]
-    mine = share(sizes, ports.comm.rank, ports.comm.size)
+    mine = (
+        share(sizes, ports.comm.rank, ports.comm.size)
+        if builder.everywhere
+        else [k for k, cut in enumerate(tiling.cuts) if tiling.tiles[cut.tile].shard == ports.comm.rank]
+    )
     progress = ports.events.progress(sum(sizes[k] for k in mine), "anchor" if anchor else "encode")
     sums = np.zeros((len(policy.tensors), 4), np.uint64)  # lanes, words, changed
     entries: list[PartEntry] = []

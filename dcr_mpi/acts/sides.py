@@ -34,17 +34,18 @@ class Sides:
 
     def both(self, table: BlockTable, width: int) -> tuple[np.ndarray, Callable[[int, int], np.ndarray]]:
         """The base's bucket array, and what reads it and the new words: see :func:`dcr_mpi.codec.compare`."""
-        base, offset, places = self.room(table, width), [*table.offset.tolist(), table.length], self._places(table)
+        base, offset = self.room(table, width), [*table.offset.tolist(), table.length]
+        span, start, size = table.span.tolist(), table.start.tolist(), table.size.tolist()
+        old, places = self._base, self._places(table)
+        assert old is not None
 
         def read(first: int, last: int) -> np.ndarray:
             low = offset[first]
             new = self._scratch.words("new", offset[last] - low, width)
-            assert self._base is not None
             for block in range(first, last):
-                here, start, size = places[table.span[block]], int(table.start[block]), int(table.size[block])
-                self._base.read(here[0], start, start + size, base[offset[block] : offset[block] + size])
-                at = offset[block] - low
-                self._read_new(table, block, here, start, new[at : at + size])
+                here, begin, words, at = places[span[block]], start[block], size[block], offset[block]
+                old.read(here[0], begin, begin + words, base[at : at + words])
+                self._read_new(table, block, here, begin, new[at - low : at - low + words])
             return new
 
         return base, read
@@ -67,7 +68,7 @@ class Sides:
         """A block's new words. What several shards publish must hold the same bytes in all of them: it is sent once."""
         first, *others = places
         self._new.read(first, start, start + len(words), words)
-        for other in others:
+        for other in (place for place in others if self._new.holds(place.shard)):
             copy = self._scratch.words("copy", len(words), words.itemsize)
             self._new.read(other, start, start + len(words), copy)
             if bool((copy != words).any()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,11 +93,16 @@ def check_lanes(
 
 
 def checkpoint_lanes(
-    ports: Ports, checkpoint: Checkpoint, tensors: Sequence[TensorSpec], label: str = "verify"
+    ports: Ports,
+    checkpoint: Checkpoint,
+    tensors: Sequence[TensorSpec],
+    label: str = "verify",
+    only_copied: bool = False,
 ) -> list[str]:
     """State digest lanes of every tensor, as hex, in the tensors' order, the same on every rank.
 
     Every place of every tile is read; where a layout keeps a tile more than once, all copies must be equal.
+    ``only_copied``: only such tiles are read, and the lanes are of those.
 
     Raises
     ------
@@ -107,13 +112,16 @@ def checkpoint_lanes(
     tiles = make_tiles(Policy("", tuple(tensors), checkpoint.layout), {})
     placement = Placement(checkpoint.layout, tensors)
     places = [placement.find(tile.tensor, tile.box) for tile in tiles]
-    units = _units(tiles, places, tensors)
     copied = [i for i, p in enumerate(places) if len(p) > 1]
+    units = _units(copied if only_copied else range(len(tiles)), tiles, places, tensors)
     row = {(tile, copy): k for k, (tile, copy) in enumerate((t, c) for t in copied for c in range(len(places[t])))}
     sums = np.zeros((len(tensors) + len(row), 2), np.uint64)
-    total = sum(u.bytes for u in units)
-    edges = [total * r // ports.comm.size for r in range(ports.comm.size + 1)]
-    mine = _slice(units, edges[ports.comm.rank], edges[ports.comm.rank + 1])
+    if checkpoint.everywhere:
+        total = sum(u.bytes for u in units)
+        edges = [total * r // ports.comm.size for r in range(ports.comm.size + 1)]
+        mine = _slice(units, edges[ports.comm.rank], edges[ports.comm.rank + 1])
+    else:
+        mine = [u for u in units if checkpoint.holds(u.place.shard)]
     progress = ports.events.progress(sum(u.bytes for u in mine), label)
     buffer = np.empty(_UNIT_BYTES, np.uint8)
     for unit in mine:
@@ -139,10 +147,13 @@ def checkpoint_lanes(
     return [lanes_hex((int(a), int(b))) for a, b in sums[: len(tensors)]]
 
 
-def _units(tiles: Sequence[Tile], places: Sequence[Sequence[Place]], tensors: Sequence[TensorSpec]) -> list[_Unit]:
-    """All units, ordered by shard, so that a rank's share touches few shards."""
+def _units(
+    numbers: Iterable[int], tiles: Sequence[Tile], places: Sequence[Sequence[Place]], tensors: Sequence[TensorSpec]
+) -> list[_Unit]:
+    """The units of some tiles, ordered by shard, so that a rank's share touches few shards."""
     units = []
-    for number, tile in enumerate(tiles):
+    for number in numbers:
+        tile = tiles[number]
         width = dtype(tensors[tile.tensor].dtype).word_bytes
         step, size = _UNIT_BYTES // width, tile_words(tile, tensors)
         for copy, place in enumerate(places[number]):

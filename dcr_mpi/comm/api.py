@@ -37,6 +37,14 @@ class Comm(Protocol):
         """
         ...
 
+    def notify(self, error: BaseException) -> None:
+        """Tell every other rank that this one failed: each raises in its next wait."""
+        ...
+
+    def free(self) -> None:
+        """Give back what was taken of a program's MPI; the program goes on."""
+        ...
+
     def barrier(self, what: str) -> None: ...
 
     def broadcast(self, data: bytes | None, what: str) -> bytes:
@@ -73,6 +81,12 @@ class Solo:
 
     def poll(self, ready: Callable[[], bool], what: str, more_s: float = 0.0) -> None:
         spin(ready, None, what, self.heed)
+
+    def notify(self, error: BaseException) -> None:
+        pass
+
+    def free(self) -> None:
+        pass
 
     def barrier(self, what: str) -> None:
         pass

@@ -13,10 +13,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from ..errors import DcrError, LaunchError, PeerFailed, Preempted
 from .api import Comm, Solo
-from .mpi import MpiComm, initialize
+from .mpi import MpiComm, initialize, running
 from .stopping import deafen
 
 _LEAVE_S = 10.0  # longer than a part takes between two looks at the notices, shorter than schedulers' patience
@@ -68,6 +69,16 @@ def start(
         mpi.Finalize()
         return Solo()
     return MpiComm(mpi, timeout_s, min(chunk_bytes, 1 << 30), patience_s)
+
+
+def join(world: Any, timeout_s: float = 600.0, chunk_bytes: int = 64 << 20, patience_s: float = 3600.0) -> Comm:
+    """The ranks of a program that has MPI running already, by its communicator (of mpi4py); None: this process alone.
+
+    The times are those of :func:`start`. Every rank of ``world`` calls it.
+    """
+    if world is None or world.Get_size() == 1:
+        return Solo()
+    return MpiComm(running(), timeout_s, min(chunk_bytes, 1 << 30), patience_s, world)
 
 
 def _check_size(size: int, expected: int | None, who: str) -> None:

@@ -72,6 +72,11 @@ def initialize() -> Any:
     return mpi
 
 
+def running() -> Any:
+    """mpi4py's module in a program that has initialised MPI itself."""
+    return _load()
+
+
 def _load() -> Any:
     import mpi4py
 
@@ -109,10 +114,11 @@ def _check_launcher(library: str, env: Mapping[str, str]) -> None:
 class MpiComm:
     """A job of several ranks. See :class:`Comm`."""
 
-    def __init__(self, mpi: Any, timeout_s: float, chunk_bytes: int, patience_s: float) -> None:
+    def __init__(
+        self, mpi: Any, timeout_s: float, chunk_bytes: int, patience_s: float, world: Any | None = None
+    ) -> None:
         self._mpi = mpi
-        self._data = mpi.COMM_WORLD.Dup()
-        self._control = mpi.COMM_WORLD.Dup()
+        self._data, self._control = ((world or mpi.COMM_WORLD).Dup() for _ in range(2))
         self.rank, self.size = self._data.Get_rank(), self._data.Get_size()
         self.timeout_s, self.chunk_bytes, self.patience_s = timeout_s, chunk_bytes, patience_s
 
@@ -159,9 +165,13 @@ class MpiComm:
         """End every rank of the job with ``code``."""
         self._mpi.COMM_WORLD.Abort(code)
 
-    def finalize(self) -> None:
+    def free(self) -> None:
+        """See :class:`Comm`."""
         self._data.Free()
         self._control.Free()
+
+    def finalize(self) -> None:
+        self.free()
         self._mpi.Finalize()
 
     def _finish(self, request: Any, what: str) -> None:

@@ -14,6 +14,7 @@ from ..errors import Preempted
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 _told: list[signal.Signals] = []
+_ours: set[signal.Signals] = set()  # once somebody listens
 
 
 def listen() -> None:
@@ -24,6 +25,7 @@ def listen() -> None:
     _told.clear()
     for number in SIGNALS:
         signal.signal(number, _stop)
+    _ours.update(SIGNALS)
 
 
 def heed() -> None:
@@ -37,8 +39,8 @@ def heed() -> None:
 
 
 def deafen() -> None:
-    """From here on no signal raises: the job is ending already."""
-    for number in SIGNALS:
+    """From here on no signal raises: the job is ending already. Nothing of a process that never listened."""
+    for number in _ours:
         signal.signal(number, signal.SIG_IGN)
 
 
