@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import zstandard
 
-from .digest import sha256
+from .digest import content_sha256, sha256
 from .documents import SMALL, Documents
 from .errors import BaseMismatch, Conflict, CorruptInput, NotReady, UsageError
 from .jsonable import MAX_JSON, dumps, loads
@@ -44,6 +44,9 @@ class Catalog:
     def __init__(self, store: Store, policy: str, keys: Keyring = NO_KEYS) -> None:
         self.store, self.name = store, check_name("policy", policy)
         self._documents = Documents(store, keys)
+        # Put once, so read once.
+        self._policy: tuple[Policy, str] | None = None
+        self._layouts: dict[str, SiteLayout] = {}
 
     # -- keys -------------------------------------------------------------------------------------------------
 
@@ -76,18 +79,22 @@ class Catalog:
 
         ``known_by``: who has met this policy before, if anybody has; a store without it is then no first start.
         """
-        remedy = (
-            f"check store.url: {known_by}; do not run dcr init" if known_by else "run dcr init at the trainer first"
-        )
-        return self._documents.need(Policy, self._policy_place(), remedy, policy=self.name)
+        if self._policy is None:
+            remedy = (
+                f"check store.url: {known_by}; do not run dcr init" if known_by else "run dcr init at the trainer first"
+            )
+            self._policy = self._documents.need(Policy, self._policy_place(), remedy, policy=self.name)
+        return self._policy
 
     def put_policy(self, policy: Policy) -> str:
         lost = "this policy exists with other tensors or another layout"
         return self._documents.put(self._policy_place(), policy, lost)
 
     def layout(self, site: str) -> SiteLayout:
-        remedy = f"run dcr init --site {site} at that site first"
-        return self._documents.need(SiteLayout, self._layout_place(site), remedy, site=site)[0]
+        if site not in self._layouts:
+            remedy = f"run dcr init --site {site} at that site first"
+            self._layouts[site] = self._documents.need(SiteLayout, self._layout_place(site), remedy, site=site)[0]
+        return self._layouts[site]
 
     def put_layout(self, layout: SiteLayout) -> str:
         lost = "this site is registered with another layout: register a new site name for it"
@@ -118,11 +125,12 @@ class Catalog:
 
     def put_tiling(self, tiling: Tiling) -> str:
         """Store a tiling under the digest of its text, which is returned."""
-        raw = dumps(tiling)
-        digest = sha256(raw)
+        digest = content_sha256(tiling)
         key = f"{self.name}/tilings/{digest}.json.zst"
+        if self.store.stat(key) is not None:  # of an earlier version: who reads it checks the text
+            return digest
         # Another zstd may have packed the same text to other bytes before: then the text is what counts.
-        if not self.store.put_once(key, zstandard.ZstdCompressor(level=3).compress(raw)):
+        if not self.store.put_once(key, zstandard.ZstdCompressor(level=3).compress(dumps(tiling))):
             self.tiling(digest)
         return digest
 

@@ -36,6 +36,7 @@ class Checkpoint:
         self.directory, self.layout = Path(directory), layout
         self._step_attribute, self._dtypes = step_attribute, dtypes
         self._readers: OrderedDict[int, ShardReader] = OrderedDict()
+        self._inventories: dict[int, Inventory] = {}
         self._lock = threading.Lock()
 
     everywhere = True  # whether every rank can read every shard
@@ -44,7 +45,7 @@ class Checkpoint:
         return self.directory / self.layout.shards[shard].file
 
     def inventory(self, shard: int) -> Inventory:
-        """The shard's inventory, checked against the layout.
+        """The shard's inventory, checked against the layout; taken once, as a shard is not replaced while it is in use.
 
         Raises
         ------
@@ -53,8 +54,11 @@ class Checkpoint:
         GeometryError
             A dataset is missing, new, or has another shape, dtype or set of names than the layout says.
         """
-        found = inventory(self.path(shard), step_attribute=self._step_attribute, dtypes=self._dtypes)
-        check_shard(found, self.layout.shards[shard])
+        found = self._inventories.get(shard)
+        if found is None:
+            found = inventory(self.path(shard), step_attribute=self._step_attribute, dtypes=self._dtypes)
+            check_shard(found, self.layout.shards[shard])
+            self._inventories[shard] = found
         return found
 
     def holds(self, shard: int) -> bool:

@@ -46,6 +46,15 @@ def sha256(data: bytes | bytearray | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def content_sha256(value: object) -> str:
+    """SHA-256 of a frozen dataclass's JSON text in hex: what objects of the store are named by. Once per object."""
+    found: str | None = value.__dict__.get("_content_sha256")
+    if found is None:
+        found = sha256(dumps(value))
+        object.__setattr__(value, "_content_sha256", found)
+    return found
+
+
 def lanes_hex(lanes: Lanes) -> str:
     """Two 64-bit lanes as 32 hex digits."""
     return f"{lanes[0]:016x}{lanes[1]:016x}"

@@ -11,7 +11,8 @@ import json
 import math
 import types
 import typing
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from .errors import CorruptInput
@@ -21,12 +22,16 @@ MAX_JSON = 256 << 20
 MAX_INT = 1 << 63  # every number of ours is a signed 64-bit one: arithmetic on it cannot surprise
 MAX_DEPTH = 16  # of what is plain JSON to us; everything else is as deep as its type
 FORMAT = 1  # of every object that has a ``format``
+_SCALARS = frozenset((str, int, bool, float, type(None)))
 
 
 def to_plain(value: Any) -> Any:
     """Dataclasses to dicts, tuples to lists; everything else must be plain JSON already."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    kind: Any = type(value)
+    if kind in _SCALARS:
+        return value
+    if (names := _names(kind)) is not None:
+        return {name: to_plain(getattr(value, name)) for name in names}
     if isinstance(value, (list, tuple)):
         return [to_plain(v) for v in value]
     if isinstance(value, dict):
@@ -78,20 +83,82 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_float=_number, parse_
 
 def from_plain(cls: Any, plain: Any, what: str) -> Any:
     """Build ``cls`` (a dataclass or a type built from ``tuple``, ``dict``, ``|`` and scalars) from plain JSON."""
+    try:
+        return _reader(cls)(plain)
+    except _Odd:
+        return _named(cls, plain, what)  # once more, with the path of what is wrong
+
+
+class _Odd(Exception):
+    """Something is not as its type says."""
+
+
+@cache
+def _reader(cls: Any) -> Callable[[Any], Any]:
+    """What builds a ``cls``, or raises _Odd: :func:`_named` without a path, which takes most of the time."""
+    origin, args = typing.get_origin(cls), typing.get_args(cls)
+    if origin in (typing.Union, types.UnionType):
+        (inner,) = [a for a in args if a is not type(None)]
+        some = _reader(inner)
+        return (lambda plain: None if plain is None else some(plain)) if type(None) in args else some
+    if origin is tuple:
+        item = _reader(args[0])
+        return lambda plain: tuple([item(each) for each in plain]) if isinstance(plain, list) else _odd()
+    if dataclasses.is_dataclass(cls):
+        return _dataclass_reader(cls)
+    if cls not in (str, int, bool):
+        return partial(_other, cls)
+
+    def scalar(plain: Any) -> Any:
+        if type(plain) is not cls or (cls is int and not -MAX_INT <= plain < MAX_INT):
+            _odd()
+        return plain
+
+    return scalar
+
+
+def _dataclass_reader(cls: Any) -> Callable[[Any], Any]:
+    hints, required = _fields(cls)
+    readers = {name: _reader(hint) for name, hint in hints.items()}
+
+    def read(plain: Any) -> Any:
+        if not isinstance(plain, dict) or not required <= plain.keys() or plain.get("format", FORMAT) != FORMAT:
+            _odd()
+        try:
+            return cls(**{name: readers[name](item) for name, item in plain.items()})
+        except KeyError:  # an unknown one
+            return _odd()
+
+    return read
+
+
+def _other(cls: Any, plain: Any) -> Any:
+    try:
+        return _named(cls, plain, "")
+    except CorruptInput:
+        return _odd()
+
+
+def _odd() -> typing.NoReturn:
+    raise _Odd
+
+
+def _named(cls: Any, plain: Any, what: str) -> Any:
+    """The same, naming what is wrong; raises CorruptInput."""
     origin, args = typing.get_origin(cls), typing.get_args(cls)
     if origin in (typing.Union, types.UnionType):
         if plain is None and type(None) in args:
             return None
         (inner,) = [a for a in args if a is not type(None)]
-        return from_plain(inner, plain, what)
+        return _named(inner, plain, what)
     if origin is tuple:
         if not isinstance(plain, list):
             raise _wrong(what, plain, "a list")
-        return tuple(from_plain(args[0], item, f"{what}[{i}]") for i, item in enumerate(plain))
+        return tuple(_named(args[0], item, f"{what}[{i}]") for i, item in enumerate(plain))
     if origin is dict:
         if not isinstance(plain, dict):
             raise _wrong(what, plain, "an object")
-        return {key: from_plain(args[1], item, f"{what}.{key[:80]}") for key, item in plain.items()}
+        return {key: _named(args[1], item, f"{what}.{key[:80]}") for key, item in plain.items()}
     if dataclasses.is_dataclass(cls):
         return _dataclass(cls, plain, what)
     if cls is Any:
@@ -114,7 +181,7 @@ def _check_plain(plain: Any, what: str, room: int) -> None:
         for inner in plain.values() if isinstance(plain, dict) else plain:
             _check_plain(inner, what, room - 1)
     elif type(plain) is int:
-        from_plain(int, plain, what)
+        _named(int, plain, what)
 
 
 def _dataclass(cls: Any, plain: Any, what: str) -> Any:
@@ -136,7 +203,13 @@ def _dataclass(cls: Any, plain: Any, what: str) -> Any:
             found=f"unknown keys {[key[:40] for key in unknown[:5]]}, missing {missing[:5]}",
             expected="exactly the documented keys",
         )
-    return cls(**{name: from_plain(hints[name], item, f"{what}.{name}") for name, item in plain.items()})
+    return cls(**{name: _named(hints[name], item, f"{what}.{name}") for name, item in plain.items()})
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...] | None:
+    """The fields of a dataclass; None for any other type."""
+    return tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 
 
 @cache

@@ -317,7 +317,8 @@ class Publisher:
         newest = catalog.last_opened(before.version)
         version = newest + (catalog.decision(newest) is not None)
         job = EncodeJob(Path(), None, Path(), trainer.sites, codec_settings(self._config))
-        return open_version(catalog, job, self._policy, Next(self._policy_sha256, version, before, "", True))
+        following = Next(self._policy_sha256, version, before, "", True)
+        return open_version(catalog, job, self._policy, following, self._ports.known)
 
     def _state(self, arrays: Arrays) -> str:
         lanes = checkpoint_lanes(self._ports, arrays, self._policy.tensors, "state")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..checkpoint import Checkpoint
-from ..digest import lanes_hex, sha256
+from ..digest import content_sha256, lanes_hex
 from ..errors import Conflict, UsageError
 from ..jsonable import dumps, loads
 from ..model import Manifest, Open, Policy, Receipt
@@ -116,7 +116,7 @@ def publish_anchor(
     if ports.once("anchor", lambda: dumps(ports.catalog.has_anchor(version))) == b"true":
         return
     tiling = make_tiling(policy, policy_sha, {}, codec)
-    digest = sha256(dumps(tiling))
+    digest = content_sha256(tiling)
     opened = Open(policy_sha, version, None, "", digest, len(tiling.cuts))
     if ports.comm.rank == 0:
         ports.catalog.put_tiling(tiling)

@@ -18,7 +18,7 @@ from .. import durable
 from ..catalog import check_policy
 from ..checkpoint import Checkpoint
 from ..codec import BucketReader, Cover
-from ..digest import block_digest, sha256
+from ..digest import block_digest, content_sha256
 from ..dtypes import dtype
 from ..errors import BaseMismatch, Conflict, CorruptInput, NotReady, VerifyFailed
 from ..jsonable import dumps, loads
@@ -99,7 +99,7 @@ def _plan(ports: Ports, job: CreateJob, replica: Replica) -> _Plan:
     record = replica.record()
     if record is not None:
         check_policy(record.policy_sha256, policy_sha, f"replica {replica.directory}")
-        if record.site != job.site or record.layout_sha256 != sha256(dumps(layout.layout)):
+        if record.site != job.site or record.layout_sha256 != content_sha256(layout.layout):
             raise Conflict(
                 f"replica {replica.directory}",
                 found=f"a replica of site {record.site!r}",
@@ -146,7 +146,7 @@ def _bytes(layout: Layout) -> int:
 
 
 def _creating(layout: Layout) -> str:
-    return sha256(dumps(layout))
+    return content_sha256(layout)
 
 
 def check_replica(replica: Replica, record: ReplicaRecord, layout: Layout) -> None:
@@ -222,7 +222,7 @@ def _fill(ports: Ports, job: CreateJob, replica: Replica, policy: Policy, plan: 
         files = {s.file: (replica.directory / s.file).stat().st_size for s in layout.shards}
         m = plan.manifest
         record = ReplicaRecord(
-            job.site, plan.policy_sha256, sha256(dumps(layout)), m.version, m.state, m.tensors, files
+            job.site, plan.policy_sha256, content_sha256(layout), m.version, m.state, m.tensors, files
         )
         replica.save(record, fence)
         fence.check()

@@ -58,7 +58,9 @@ def encode(ports: Ports, job: EncodeJob) -> Receipt:
             if not following.base_known:
                 _check_base(ports, base, policy, following.base)
         with ports.events.stage("plan"):
-            raw = ports.once("opened version", lambda: dumps(open_version(catalog, job, policy, following)))
+            raw = ports.once(
+                "opened version", lambda: dumps(open_version(catalog, job, policy, following, ports.known))
+            )
             opened = loads(Open, raw, "open.json")
         manifest, kinds = make_version(ports, policy, opened, following.base, base, new, job.codec, step)
     for directory, then in ((job.new, before), (base.directory, base_before)):

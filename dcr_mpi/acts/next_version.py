@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..catalog import Catalog, check_policy
 from ..checkpoint import fingerprint
-from ..digest import sha256
+from ..digest import content_sha256
 from ..errors import BaseMismatch, Conflict, NotReady, UsageError
-from ..jsonable import dumps
 from ..layout import check_layout, cut_parts, make_tiles
 from ..model import Layout, Manifest, Open, Policy, Tiling
 from .baseline import BaselineRecord, Source, is_sealed
@@ -125,8 +125,12 @@ def find_next(catalog: Catalog, job: EncodeJob, policy: Policy) -> Next:
     return Next(policy_sha, version, base, str(directory), trusted)
 
 
-def open_version(catalog: Catalog, job: EncodeJob, policy: Policy, following: Next) -> Open:
+def open_version(
+    catalog: Catalog, job: EncodeJob, policy: Policy, following: Next, known: dict[str, Any] | None = None
+) -> Open:
     """Announce the version, or join the announcement that stands: an earlier try's, another publisher's.
+
+    ``known``: of :class:`Ports`; a tiling is cut once.
 
     Raises
     ------
@@ -143,11 +147,11 @@ def open_version(catalog: Catalog, job: EncodeJob, policy: Policy, following: Ne
             for site in sites.values():
                 check_layout(site.layout, policy.tensors)
             again = make_tiling(policy, policy_sha, {n: s.layout for n, s in sites.items()}, job.codec)
-            if sha256(dumps(again)) != opened.tiling:
+            if content_sha256(again) != opened.tiling:
                 raise
             catalog.put_tiling(again)
             have = again.layouts
-        want = {n: sha256(dumps(s.layout)) for n, s in sites.items()}
+        want = {n: content_sha256(s.layout) for n, s in sites.items()}
         if have != want:
             raise Conflict(
                 f"version {version}",
@@ -164,7 +168,12 @@ def open_version(catalog: Catalog, job: EncodeJob, policy: Policy, following: Ne
                     expected=f"{policy_sha[:16]}",
                     remedy="register the site again under a new name",
                 )
-        tiling = make_tiling(policy, policy_sha, {n: s.layout for n, s in sites.items()}, job.codec)
+        known = {} if known is None else known
+        names = " ".join(f"{name} {content_sha256(site.layout)}" for name, site in sites.items())
+        key = f"cut for {names} {job.codec.block} {job.codec.part_bytes}"
+        if key not in known:
+            known[key] = make_tiling(policy, policy_sha, {n: s.layout for n, s in sites.items()}, job.codec)
+        tiling = known[key]
         digest = catalog.put_tiling(tiling)
         opened = catalog.put_open(Open(policy_sha, version, base.version, base.state, digest, len(tiling.cuts)))
     if (opened.policy_sha256, opened.base, opened.base_state) != (policy_sha, base.version, base.state):
@@ -180,7 +189,7 @@ def open_version(catalog: Catalog, job: EncodeJob, policy: Policy, following: Ne
 def make_tiling(policy: Policy, policy_sha: str, sites: Mapping[str, Layout], codec: CodecSettings) -> Tiling:
     """The tiling of a policy for these sites."""
     tiles = make_tiles(policy, sites)
-    digests = {name: sha256(dumps(layout)) for name, layout in sites.items()}
+    digests = {name: content_sha256(layout) for name, layout in sites.items()}
     return Tiling(
         policy_sha, digests, codec.block, tiles, cut_parts(tiles, policy.tensors, codec.block, codec.part_bytes)
     )

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..catalog import Catalog, check_policy
-from ..digest import sha256
+from ..digest import content_sha256
 from ..errors import BaseMismatch, Conflict, GeometryError, NotReady
-from ..jsonable import dumps
 from ..model import Open, ReplicaRecord, SiteLayout, Tiling
 from .chain import Link, binding_of, committed_after, foldable, following, opening
 from .ports import Ports
@@ -152,7 +151,7 @@ def next_version(
 
 def check_fits(tiling: Tiling, site: SiteLayout, version: int) -> None:
     """Raise GeometryError unless a version's tiles were cut for this site's registered layout."""
-    digest = sha256(dumps(site.layout))
+    digest = content_sha256(site.layout)
     if tiling.layouts.get(site.site) != digest:
         have = (
             "cut for sites " + str(sorted(tiling.layouts))

@@ -9,7 +9,7 @@ from stat import S_ISREG
 
 from .. import durable
 from ..checkpoint import Checkpoint, geometry_sha256
-from ..digest import sha256
+from ..digest import content_sha256
 from ..errors import BaseMismatch, CorruptInput, GeometryError, NotReady, ResourceError, from_os_error
 from ..hdf5 import Inventory
 from ..journal import Binding
@@ -133,7 +133,7 @@ class Replica:
 
     def check_layout(self, record: ReplicaRecord, layout: Layout) -> None:
         """Raise GeometryError where the store has another layout for this site than the replica was made in."""
-        digest = sha256(dumps(layout))
+        digest = content_sha256(layout)
         if record.layout_sha256 != digest:
             raise GeometryError(
                 f"replica {self.directory}",

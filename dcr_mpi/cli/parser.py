@@ -145,6 +145,13 @@ def build() -> argparse.ArgumentParser:
     return top
 
 
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no HOST:PORT, as in 127.0.0.1:9400")
+    return host, int(port)
+
+
 def _resident(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     follow = add(
         "follow", "At a site, a job that stays: prepare versions as they are encoded, apply them once committed."
@@ -174,6 +181,12 @@ def _resident(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
         )
         parser.add_argument(
             "--metrics", type=Path, metavar="FILE", help="Prometheus text file, replaced after each version"
+        )
+        parser.add_argument(
+            "--listen",
+            type=_address,
+            metavar="HOST:PORT",
+            help="serve /metrics and /healthz over HTTP from rank 0, as in 127.0.0.1:9400 (port 0: any)",
         )
 
 

@@ -11,7 +11,8 @@ import glob
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +28,39 @@ from ..acts.prepare import prepare
 from ..acts.replica import Replica
 from ..config import Config
 from ..errors import UsageError
+from ..health import Health, Unwatched
 from ..hooks import run_hook
 from ..jsonable import dumps
 from .jobs import apply_job, encode_job, log_of_its_own, poll_s, prepare_job, site_of
 
 Result = dict[str, Any]
 _PAUSED = "paused.json"
+_STATES = {
+    "wait": "waiting", "resume": "resuming", "prepare": "preparing", "apply": "applying", "catch up": "catching up"
+}  # fmt: skip
 _LOOK_S = 5.0  # how long rank 0 looks before it tells the others that there is nothing: shorter than anybody's patience
 
 
 def cmd_follow(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
     """At a site: prepare every version as it is encoded, apply it once it is committed."""
-    site, began = args.site, time.monotonic()
+    with _health(ports, args.site, args) as health:
+        return _follow(ports, config, args, health)
+
+
+def cmd_publish(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
+    """At the trainer: encode every checkpoint that appears, and commit it once all sites have prepared it."""
+    with _health(ports, "trainer", args) as health:
+        return _publish(ports, config, args, health)
+
+
+def _follow(ports: Ports, config: Config, args: argparse.Namespace, health: Health) -> Result:
+    site = args.site
     replica = Replica(site_of(config, site).replica, site)
     applied, waited = 0, time.monotonic()
     while True:
         todo = json.loads(ports.once("what there is to do", lambda: dumps(_look(ports, config, replica))))
         version, record = todo["version"], todo["at"]
+        health.doing(_STATES[todo["do"]])
         if (args.until is not None and record >= args.until and not todo["unfinished"]) or (
             todo["do"] == "wait" and args.idle is not None and _is_over(ports, waited, args.idle)
         ):
@@ -70,10 +87,7 @@ def cmd_follow(ports: Ports, config: Config, args: argparse.Namespace) -> Result
             _hook(ports, "after", args.after, _facts(replica, version), args.hook_s)
             _note(ports, replica, None)
             applied += 1
-            _metrics(ports, args.metrics, site, {
-                "version": version, "applied_total": applied, "pause_seconds": time.monotonic() - before,
-                "up_seconds": time.monotonic() - began,
-            })  # fmt: skip
+            health.tell({"version": version, "applied_total": applied, "pause_seconds": time.monotonic() - before})
         waited = time.monotonic()
 
 
@@ -102,12 +116,12 @@ def _look(ports: Ports, config: Config, replica: Replica) -> Result:
     return found or {"do": "wait", "version": None, "at": replica.need().version, "unfinished": False}
 
 
-def cmd_publish(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
-    """At the trainer: encode every checkpoint that appears, and commit it once all sites have prepared it."""
+def _publish(ports: Ports, config: Config, args: argparse.Namespace, health: Health) -> Result:
     published, waited = 0, time.monotonic()
     while True:
         raw = ports.once("next checkpoint", lambda: dumps(_checkpoint(ports, config, args)))
         new, version = json.loads(raw)
+        health.doing("waiting" if new is None else "encoding")
         if new is None:
             done = args.until is not None and version >= args.until
             if done or (args.idle is not None and _is_over(ports, waited, args.idle)):
@@ -116,6 +130,7 @@ def cmd_publish(ports: Ports, config: Config, args: argparse.Namespace) -> Resul
         with log_of_its_own(ports, config, "encode", "trainer") as own:
             sealed = encode(own, encode_job(config, Path(new)))
         version = sealed.version
+        health.doing("deciding")
 
         def act(number: int = version) -> bytes:
             c = config.commit
@@ -125,7 +140,7 @@ def cmd_publish(ports: Ports, config: Config, args: argparse.Namespace) -> Resul
         facts = {"version": str(version), "checkpoint": new, "committed": str(decision["commit"]).lower()}
         _hook(ports, "after", args.after, facts, args.hook_s)
         published += decision["commit"]
-        _metrics(ports, args.metrics, "trainer", {
+        health.tell({
             "version": version, "published_total": published, "payload_bytes": sealed.bytes["payload"],
             "dense_bytes": sealed.bytes["dense"], "changed_words": sealed.detail["changed"],
         })  # fmt: skip
@@ -208,10 +223,13 @@ def _hook(ports: Ports, when: str, hook: str | None, facts: dict[str, str], time
         ports.once(f"hook {when} apply", act)
 
 
-def _metrics(ports: Ports, path: Path | None, subject: str, values: dict[str, float]) -> None:
-    """A Prometheus text file for a collector of such files, replaced whole."""
-    if path is None or ports.comm.rank:
-        return
-    now = {"last_timestamp_seconds": time.time(), **values}
-    lines = [f'dcr_{name}{{subject="{subject}"}} {value!r}' for name, value in now.items()]
-    durable.replace(path, ("\n".join(lines) + "\n").encode())
+@contextmanager
+def _health(ports: Ports, subject: str, args: argparse.Namespace) -> Iterator[Health]:
+    """What rank 0 tells; the others have nothing to say."""
+    health = Unwatched() if ports.comm.rank else Health(subject, args.metrics, args.listen)
+    try:
+        if health.port is not None:
+            ports.events.emit("listening", port=health.port)
+        yield health
+    finally:
+        health.close()

@@ -10,6 +10,8 @@ import socket
 import subprocess
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -108,6 +110,33 @@ def test_versions_go_by_themselves(tmp_path: Path, stay: Callable[..., Staying])
         metrics = (tmp_path / f"{site}.prom").read_text()
         assert f'dcr_version{{subject="{site}"}} 3\n' in metrics
         assert f'dcr_applied_total{{subject="{site}"}} 3\n' in metrics
+
+
+def test_metrics_and_state_over_http(tmp_path: Path, stay: Callable[..., Staying]) -> None:
+    world = World(tmp_path, LAUNCHERS[KIND])
+    world.begin()
+    follow = stay(world, 2, "follow", "--site", "rollout", "--listen", "127.0.0.1:0")
+    log = world.path / "events/follow-rank0000.jsonl"
+    _until(lambda: log.exists() and "listening" in log.read_text(), follow)
+    (port,) = [e["port"] for line in log.read_text().splitlines() if (e := json.loads(line))["event"] == "listening"]
+
+    def get(page: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{page}", timeout=30) as answer:
+            return str(answer.read().decode())
+
+    _until(lambda: json.loads(get("/healthz"))["state"] == "waiting", follow)
+    assert "dcr_version" not in get("/metrics")
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        get("/elsewhere")
+    world.encode(1)
+    _until(lambda: world.run(1, "commit").code == 0, follow)
+    _until(lambda: json.loads(get("/healthz")).get("version") == 1, follow)
+    text = get("/metrics")
+    assert '# TYPE dcr_applied_total counter\ndcr_applied_total{subject="rollout"} 1\n' in text
+    assert "# TYPE dcr_pause_seconds gauge\n" in text and "dcr_up_seconds{" in text
+    taken = world.run(1, "follow", "--site", "rollout", "--listen", f"127.0.0.1:{port}")
+    assert taken.code == 2 and "Address already in use" in taken.error
+    assert world.run(1, "follow", "--site", "rollout", "--listen", "9400").code == 2
 
 
 def _full(world: World, step: int) -> dict[tuple[int, str], bytes]:
