@@ -32,6 +32,7 @@ _PASSING = {
     "SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "RequestTimeoutException", "Throttling",
     "ThrottlingException", "RequestLimitExceeded", "TooManyRequests", "BadDigest", "IncompleteBody",
     "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch", "ConditionalRequestConflict", "OperationAborted",
+    "NoSuchKey",  # of a put: a delete went on at the same time
 }  # fmt: skip
 _PASSING_STATUS = {408, 409, 425, 429, 500, 502, 503, 504, 509, 520, 521, 522, 523, 524, 529}
 _PERMISSION = "these credentials may not do this: grant the permissions that docs/store.md lists"
