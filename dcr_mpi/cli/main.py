@@ -39,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = load(args.config, _overrides(args.overrides))
         # Others wait for rank 0 while that waits for a publisher, for sites or for a hook: that is no silence.
         sites_s = config.commit.wait_s if args.command in ("commit", "publish", "run") else 0.0
-        waits = (getattr(args, "wait", None) or 0.0, sites_s, getattr(args, "hook_s", 0.0))
+        serves_s = config.direct.serve_s if args.command == "encode" and config.relay.transport == "direct" else 0.0
+        waits = (getattr(args, "wait", None) or 0.0, sites_s, serves_s, getattr(args, "hook_s", 0.0))
         patience = config.relay.patience_s + max(waits)
         ranks = comm.start(config.relay.timeout_s, int(config.relay.chunk_mib * (1 << 20)), config.ranks, patience)
         return comm.run(ranks, lambda: _named(args, lambda: _act(args, config, ranks)))
@@ -102,8 +103,9 @@ def _act(args: argparse.Namespace, config: Config, ranks: comm.Comm) -> int:
     subject = getattr(args, "site", None) or "trainer"
     with Events(config.events.dir, args.command, subject, ranks.rank, ranks.size, config.events.progress_s) as events:
         from ..acts.ports import Ports
+        from .jobs import inlet_of
 
-        ports = Ports(Catalog(store, config.policy, keys), ranks, kernels, events)
+        ports = Ports(Catalog(store, config.policy, keys), ranks, kernels, events, inlet=inlet_of(config))
         if args.needs:
             ports.once("receipts of earlier acts", lambda: _check_all(ports.catalog, args.needs))
         result = COMMANDS[args.command](ports, config, args)

@@ -22,6 +22,7 @@ from ..acts.catch_up import catch_up
 from ..acts.chain import following
 from ..acts.commit import decide
 from ..acts.encode import encode
+from ..acts.offering import finish
 from ..acts.ports import Ports
 from ..acts.prepare import prepare
 from ..acts.replica import Replica
@@ -29,7 +30,7 @@ from ..config import Config
 from ..errors import UsageError
 from ..hooks import run_hook
 from ..jsonable import dumps
-from .jobs import apply_job, encode_job, log_of_its_own, poll_s, prepare_job, site_of
+from .jobs import apply_job, encode_job, log_of_its_own, poll_s, prepare_job, serving, site_of
 
 Result = dict[str, Any]
 _PAUSED = "paused.json"
@@ -104,6 +105,11 @@ def _look(ports: Ports, config: Config, replica: Replica) -> Result:
 
 def cmd_publish(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
     """At the trainer: encode every checkpoint that appears, and commit it once all sites have prepared it."""
+    with serving(ports, config) as own:
+        return _publish(own, config, args)
+
+
+def _publish(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
     published, waited = 0, time.monotonic()
     while True:
         raw = ports.once("next checkpoint", lambda: dumps(_checkpoint(ports, config, args)))
@@ -123,6 +129,8 @@ def cmd_publish(ports: Ports, config: Config, args: argparse.Namespace) -> Resul
 
         decision = json.loads(ports.once("decision", act))
         facts = {"version": str(version), "checkpoint": new, "committed": str(decision["commit"]).lower()}
+        if ports.outlet is not None and ports.outlet.version == version:
+            finish(ports)
         _hook(ports, "after", args.after, facts, args.hook_s)
         published += decision["commit"]
         _metrics(ports, args.metrics, "trainer", {
