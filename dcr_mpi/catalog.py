@@ -46,6 +46,11 @@ class Catalog:
         self.store, self.name = store, check_name("policy", policy)
         self._documents = Documents(store, keys)
 
+    @property
+    def signed(self) -> bool:
+        """Whether what is read must be signed."""
+        return self._documents.signed
+
     # -- keys -------------------------------------------------------------------------------------------------
 
     def version_key(self, version: int, leaf: str, anchor: bool = False) -> str:

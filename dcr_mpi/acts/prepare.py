@@ -15,7 +15,7 @@ from ..hdf5 import Inventory
 from ..journal import JournalWriter
 from ..jsonable import dumps, loads
 from ..lease import Fence
-from ..model import Manifest, Offer, Open, PartEntry, Policy, Receipt, ReplicaRecord, Tiling
+from ..model import Manifest, Open, PartEntry, Policy, Receipt, ReplicaRecord, Tiling
 from .chain import Link, bundles, fetch_bundle, opening
 from .folding import landing_of
 from .holding import holding
@@ -27,7 +27,7 @@ from .replica import RESTORE, Replica, journal
 from .state import check_digests, check_manifest
 from .stream import Awaited, check_taken
 from .stream import fetch as fetch_announced
-from .taking import choose_publisher, explain, take
+from .taking import Supply, explain, find_supply
 from .tiling import load_tiling
 
 _HEADERS = 1 << 20  # bytes of a part besides its words, at the very most
@@ -69,8 +69,8 @@ def prepare(ports: Ports, job: PrepareJob) -> Receipt | None:
                 check_manifest(policy, link.manifest)
             what, record = f"record of replica {replica.directory}", plan.record
             check_digests(what, policy.tensors, record.tensors, record.state, RESTORE)
-        offer = choose_publisher(ports, job, opened, plan.links)
-        taken, lanes, came = _receive(ports, job, replica, policy, tiling, plan, opened, offer, fence)
+        supply = find_supply(ports, job, opened, plan.links)
+        taken, lanes, came = _receive(ports, job, replica, policy, tiling, plan, opened, supply, fence)
         sealed = plan.links or (_sealed(ports, job, policy, opened),)
         if not plan.links:
             check_taken(taken, sealed[0].manifest.parts, opened.version)
@@ -115,7 +115,7 @@ def _receive(
     tiling: Tiling,
     plan: PreparePlan,
     opened: Open,
-    offer: Offer | None,
+    supply: Supply | None,
     fence: Fence,
 ) -> tuple[set[tuple[int, str]], np.ndarray, dict[str, int]]:
     """Relay and journal: what this rank's journals are made of, as (part, its SHA-256), the summed lanes of all
@@ -158,7 +158,7 @@ def _receive(
                     ports.comm,
                     entries,
                     [bool(m) for m in missing],
-                    lambda entry: _fetch(ports, job, plan, opened, offer, sizes, entry),
+                    lambda entry: _fetch(ports, job, plan, opened, supply, sizes, entry),
                     consume,
                     degree=job.degree,
                     window=job.window,
@@ -209,7 +209,7 @@ def _fetch(
     job: PrepareJob,
     plan: PreparePlan,
     opened: Open,
-    offer: Offer | None,
+    supply: Supply | None,
     sizes: Sequence[int],
     entry: PartEntry | Awaited,
 ) -> bytes:
@@ -217,8 +217,8 @@ def _fetch(
     sealed = entry if isinstance(entry, PartEntry) else None
     # Dense coding of words that zstd cannot make smaller, and its tables.
     limit = sealed.size if sealed is not None else 2 * sizes[entry.index] + _HEADERS
-    if offer is not None:
-        return take(ports, job, offer, opened, entry.index, sealed, limit)
+    if supply is not None:
+        return supply.take(entry.index, sealed, limit)
     try:
         if sealed is not None:
             return fetch_bundle(ports.catalog, plan.links, sealed, job.wait_s, job.poll_s)

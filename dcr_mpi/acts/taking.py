@@ -1,18 +1,19 @@
 """A site's side of the direct relay: find a publisher that answers, fetch parts from it, else from the store.
 
-Rank 0, which alone can tell whose an offer is, chooses the publisher before the relay begins, and all ranks fetch from
-that one: no request to the store is needed for any part. Should it go away meanwhile, parts that are in the store come
-from there.
+Rank 0 chooses the publisher before the relay begins, one that answers, and all ranks fetch from that: no request to the
+store is needed for any part.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..catalog import Catalog
 from ..direct import Inlet, Unreachable
-from ..errors import NotReady
+from ..errors import CorruptInput, NotAuthentic, NotReady
 from ..jsonable import dumps, loads
 from ..model import Manifest, Offer, Open, PartEntry
 from .chain import Link
@@ -28,13 +29,14 @@ BEHIND = (
 
 @dataclass(frozen=True)
 class _Choice:
-    """``offer`` None: the store is the place to fetch from."""
+    """``offer`` None: the store is the place to fetch from. ``signed``: by the word of rank 0, offers must be."""
 
     offer: Offer | None
+    signed: bool
 
 
-def choose_publisher(ports: Ports, job: PrepareJob, opened: Open, links: Sequence[Link]) -> Offer | None:
-    """The offer to fetch a version from; None: from the store. Every rank calls it.
+def find_supply(ports: Ports, job: PrepareJob, opened: Open, links: Sequence[Link]) -> Supply | None:
+    """Where this rank gets the parts of a version; None: from the store alone. Every rank calls it.
 
     Raises
     ------
@@ -58,56 +60,105 @@ def choose_publisher(ports: Ports, job: PrepareJob, opened: Open, links: Sequenc
         return dumps(found)
 
     with ports.events.stage("wait"):
-        return loads(_Choice, ports.once("publisher", choose), "publisher").offer
+        choice = loads(_Choice, ports.once("publisher", choose), "publisher")
+    if choice.offer is None:
+        return None
+    return Supply(catalog, inlet, job, opened, choice.offer, choice.signed == catalog.signed)
 
 
 def _look(catalog: Catalog, inlet: Inlet, opened: Open, sealed: Manifest | None) -> _Choice | None:
     """An offer that is good, or that the store is; None where there is neither, yet."""
     version = opened.version
     for offer in catalog.offers(version):
-        mine = (len(offer.owners), offer.policy_sha256) == (opened.parts, opened.policy_sha256)
-        if mine and inlet.answers(offer):
-            return _Choice(offer)
+        if _is_of(offer, opened) and inlet.answers(offer):
+            return _Choice(offer, catalog.signed)
     if catalog.is_stored(sealed) if sealed is not None else is_announced(catalog, version, 0):
-        return _Choice(None)
+        return _Choice(None, catalog.signed)
     check_not_aborted(catalog, version)
     return None
 
 
-def take(
-    ports: Ports,
-    job: PrepareJob,
-    offer: Offer,
-    opened: Open,
-    index: int,
-    sealed: PartEntry | None,
-    limit: int,
-) -> bytes:
-    """A part from a publisher, or from the store where that does not answer any more and the part is there.
+def _is_of(offer: Offer, opened: Open) -> bool:
+    return (len(offer.owners), offer.policy_sha256) == (opened.parts, opened.policy_sha256)
 
-    Raises
-    ------
-    NotReady
-        It is nowhere.
-    Conflict
-        The version was decided on before it was sealed: aborted, that is.
-    CorruptInput
-        It is not what its entry says, or has more than ``limit`` bytes.
+
+class Supply:
+    """Where one rank gets the parts of a version that is served: from a publisher, and if that goes away, from the
+    store or from a publisher that came after it, whichever has the part first. Safe from several threads.
+
+    ``witness``: this rank can tell whose an offer is. One that cannot stays with the first.
     """
-    assert ports.inlet is not None
-    catalog, version = ports.catalog, opened.version
-    try:
-        known = sealed.sha256 if sealed is not None else None
-        entry, data = ports.inlet.fetch(offer, index, known, limit, job.wait_s)
-        catalog.check_entry(entry, version, index, f"part {index} of version {version}, from its publisher")
-        return data
-    except Unreachable as error:
-        there = sealed or announced(catalog, version, index)
-        if there is None or there.size > limit or catalog.store.stat(there.key) is None:
+
+    def __init__(
+        self, catalog: Catalog, inlet: Inlet, job: PrepareJob, opened: Open, offer: Offer, witness: bool
+    ) -> None:
+        self._catalog, self._inlet, self._job, self._opened = catalog, inlet, job, opened
+        self._offer: Offer | None = offer
+        self._witness, self._lost = witness, set[str]()
+        self._lock = threading.Lock()
+
+    def take(self, index: int, sealed: PartEntry | None, limit: int) -> bytes:
+        """A part, waited for as long as the job may.
+
+        Raises
+        ------
+        NotReady
+            It is nowhere.
+        Conflict
+            The version was decided on before it was sealed: aborted, that is.
+        CorruptInput
+            It is not what its entry says, or has more than ``limit`` bytes.
+        """
+        catalog, version, job = self._catalog, self._opened.version, self._job
+        what, end, why = f"part {index} of version {version}", time.monotonic() + job.wait_s, ""
+
+        def look() -> bytes | None:
+            nonlocal why
+            while (offer := self._current()) is not None:
+                left = end - time.monotonic() if job.wait_s else 0.0
+                if left < 0:
+                    return None
+                try:
+                    known = sealed.sha256 if sealed is not None else None
+                    entry, data = self._inlet.fetch(offer, index, known, limit, left)
+                    catalog.check_entry(entry, version, index, f"{what}, from its publisher")
+                    return data
+                except Unreachable as error:
+                    why = str(error)
+                    self._drop(offer)
+            there = sealed or announced(catalog, version, index)
+            if there is not None and there.size <= limit and catalog.store.stat(there.key) is not None:
+                return catalog.part(there, job.wait_s, job.poll_s)
             if sealed is None and catalog.store.stat(catalog.version_key(version, "decision.json")) is not None:
-                raise decided_on(f"part {index} of version {version}") from None
-            raise _nobody(version, f"part {index} neither in the store nor at {error}") from None
-        return catalog.part(there, job.wait_s, job.poll_s)
+                raise decided_on(what)
+            return None
+
+        try:
+            return catalog.wait(what, look, job.wait_s, job.poll_s)
+        except NotReady:
+            raise _nobody(version, f"part {index} neither in the store nor at {why or 'any publisher'}") from None
+
+    def _current(self) -> Offer | None:
+        """The publisher that all threads of this rank go to."""
+        with self._lock:
+            if self._offer is None and self._witness:
+                self._offer = next(filter(self._serves, self._successors()), None)
+            return self._offer
+
+    def _serves(self, offer: Offer) -> bool:
+        return offer.token not in self._lost and _is_of(offer, self._opened) and self._inlet.answers(offer)
+
+    def _successors(self) -> list[Offer]:
+        try:
+            return self._catalog.offers(self._opened.version)
+        except (NotAuthentic, CorruptInput):
+            return []  # in the midst of a relay others may still finish; whoever begins anew is told
+
+    def _drop(self, offer: Offer) -> None:
+        with self._lock:
+            self._lost.add(offer.token)
+            if self._offer is offer:
+                self._offer = None
 
 
 def explain(ports: Ports, opened: Open, links: Sequence[Link], part: int, error: NotReady) -> NotReady:

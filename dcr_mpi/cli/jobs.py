@@ -95,17 +95,22 @@ def inlet_of(config: Config) -> Inlet | None:
     return Inlet(reach) if config.relay.transport == "direct" else None
 
 
+def outlet_of(config: Config) -> Outlet:
+    """A trainer rank's end of the direct relay."""
+    d = config.direct
+    span = (d.ports[0], d.ports[1]) if d.ports is not None else None
+    hold, spool = int(d.hold_mib * (1 << 20)), d.spool or config.trainer.state
+    return Outlet(Serving(d.listen, d.advertise, span, d.store, hold, spool, d.idle_s, d.connections))
+
+
 @contextmanager
 def serving(ports: Ports, config: Config) -> Iterator[Ports]:
     """The same ports with the trainer's end of the direct relay, where that is configured."""
-    d = config.direct
     if config.relay.transport != "direct":
         yield ports
         return
-    spool = spool_folder(d.spool or config.trainer.state)
-    span = (d.ports[0], d.ports[1]) if d.ports is not None else None
-    hold = int(d.hold_mib * (1 << 20))
-    outlet = Outlet(Serving(d.listen, d.advertise, span, d.store, hold, spool, d.idle_s, d.connections))
+    outlet = outlet_of(config)
+    spool_folder(outlet.serving.spool)
     try:
         yield dataclasses.replace(ports, outlet=outlet)
     finally:

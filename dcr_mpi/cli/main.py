@@ -18,7 +18,7 @@ from ..errors import DcrError, ResourceError, UsageError, from_os_error, printab
 from ..events import Events
 from ..jsonable import dumps
 from ..kernels import get_kernels
-from ..signing import NOBODY, generate, load_keyring
+from ..signing import ENVIRONMENT, NO_KEYS, NOBODY, Keyring, generate, load_keyring
 from ..store import open_store
 from . import text
 from .needs import check_needed
@@ -96,8 +96,8 @@ def _act(args: argparse.Namespace, config: Config, ranks: comm.Comm) -> int:
 
     if args.receipt is not None and ranks.rank == 0:
         check_output("--receipt", args.receipt)
-    # Rank 0 alone reads documents, so no other has a key, or anything to trust.
-    keys = load_keyring(config.keys.file, config.keys.trust) if ranks.rank == 0 else NOBODY
+    # Rank 0 alone reads documents, so no other has a key.
+    keys = load_keyring(config.keys.file, config.keys.trust) if ranks.rank == 0 else _witness(config)
     store = open_store(config.store.url, config.store.s3)
     kernels = get_kernels(config.kernels, config.device)
     subject = getattr(args, "site", None) or "trainer"
@@ -112,6 +112,18 @@ def _act(args: argparse.Namespace, config: Config, ranks: comm.Comm) -> int:
     if ranks.rank == 0:
         _finish(args, result)
     return 0
+
+
+def _witness(config: Config) -> Keyring:
+    """What another rank than 0 can tell an offer of the direct relay by: public keys alone. It reads nothing else."""
+    if config.relay.transport != "direct":
+        return NOBODY
+    if config.keys.trust is None:
+        return NOBODY if config.keys.file is not None or ENVIRONMENT in os.environ else NO_KEYS
+    try:
+        return load_keyring(None, config.keys.trust, {})
+    except DcrError:
+        return NOBODY  # the file is not on this node
 
 
 def _finish(args: argparse.Namespace, result: dict[str, Any]) -> None:

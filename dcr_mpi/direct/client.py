@@ -109,7 +109,7 @@ class Inlet:
             try:
                 self._ask(endpoint, offer.token, index, part, known, limit, begun + wait_s)
             except Malformed as error:
-                raise Unreachable(f"{endpoint.host}:{endpoint.port} does not speak this protocol: {error}") from None
+                raise Unreachable(f"{_where(endpoint)} does not speak this protocol: {error}") from None
             except OSError as error:
                 if part.heard > before:
                     pause = _PAUSES_S[0]
@@ -118,9 +118,9 @@ class Inlet:
                 if isinstance(error, ConnectionRefusedError):
                     patience = min(patience, _REFUSED_S)
                 if self._closed or silent + pause > patience:
-                    raise Unreachable(f"{endpoint.host}:{endpoint.port}: {_words(error)}, for {silent:.0f} s") from None
+                    raise Unreachable(f"{_where(endpoint)}: {_words(error)}, for {silent:.0f} s") from None
                 if part.began is not None and now - part.began > self.reach.deadline_s:
-                    raise Unreachable(f"{endpoint.host}:{endpoint.port}: {_words(error)}, {self._late(part)}") from None
+                    raise Unreachable(f"{_where(endpoint)}: {_words(error)}, {self._late(part)}") from None
                 time.sleep(random.uniform(pause / 2, pause))
                 pause = min(2 * pause, _PAUSES_S[1])
                 continue
@@ -132,7 +132,7 @@ class Inlet:
             part.wrong += 1
             if part.wrong == 2:
                 raise CorruptInput(
-                    f"part {index} from {endpoint.host}:{endpoint.port}",
+                    f"part {index} from {_where(endpoint)}",
                     found=f"{len(part.data)} bytes with another SHA-256, the second time too",
                     expected=part.entry.sha256[:16],
                     remedy="look at the memory of that host; run dcr encode again there, and then this",
@@ -160,7 +160,7 @@ class Inlet:
         try:
             link.settimeout(self.reach.idle_s)
             link.sendall(protocol.pack_request(part.request(index)))
-            start, entry = self._until_built(link, part, until)
+            start, entry = self._until_built(link, endpoint, index, part, until)
             self._check(endpoint, index, entry, known, limit)
             if part.entry is None or entry.sha256 != part.entry.sha256 or start != part.have:
                 if start:
@@ -173,7 +173,7 @@ class Inlet:
                 got = self._some(link, room[part.have : stop])
                 part.have, part.heard = part.have + got, time.monotonic()
                 if part.heard - part.began > self.reach.deadline_s:
-                    raise Unreachable(f"{endpoint.host}:{endpoint.port}: {self._late(part)}")
+                    raise Unreachable(f"{_where(endpoint)}: {self._late(part)}")
             whole = True
         finally:
             if whole:
@@ -188,7 +188,9 @@ class Inlet:
             raise Ended("the connection was closed in the middle of a part")
         return got
 
-    def _until_built(self, link: ssl.SSLSocket, part: _Part, until: float) -> tuple[int, PartEntry]:
+    def _until_built(
+        self, link: ssl.SSLSocket, endpoint: Endpoint, index: int, part: _Part, until: float
+    ) -> tuple[int, PartEntry]:
         while True:
             kind, length = protocol.unpack_head(read_exactly(link, protocol.HEAD_BYTES, self.reach.idle_s))
             payload = read_exactly(link, length, self.reach.idle_s)
@@ -196,21 +198,21 @@ class Inlet:
             if kind == protocol.PART:
                 return protocol.unpack_part(payload)
             if kind == protocol.REFUSED:
-                raise Unreachable(f"refused: {payload.decode('utf-8', 'replace')}")
+                raise Unreachable(f"{_where(endpoint)}, which says: {payload.decode('utf-8', 'replace')}")
             if kind != protocol.BEAT:
                 raise Malformed(f"a frame of kind {kind}")
             if time.monotonic() > until:
-                raise Unreachable("not built yet")
+                raise Unreachable(f"{_where(endpoint)}, where part {index} is not built yet")
 
     @staticmethod
     def _check(endpoint: Endpoint, index: int, entry: PartEntry, known: str | None, limit: int) -> None:
         if entry.index != index or entry.size < 1 or len(entry.sha256) != 64:
             raise Malformed("the entry of another part")
         if known is not None and entry.sha256 != known:
-            raise Unreachable(f"{endpoint.host}:{endpoint.port} serves other content than was sealed")
+            raise Unreachable(f"{_where(endpoint)} serves other content than was sealed")
         if entry.size > limit:
             raise CorruptInput(
-                f"part {index} from {endpoint.host}:{endpoint.port}",
+                f"part {index} from {_where(endpoint)}",
                 found=f"{entry.size} bytes",
                 expected=f"at most {limit}",
                 remedy="it was not taken: run dcr refit again, and look at who may write to the store",
@@ -264,7 +266,7 @@ class Inlet:
             link.do_handshake()
             shown = hashlib.sha256(link.getpeercert(binary_form=True) or b"").hexdigest()
             if not hmac.compare_digest(shown, endpoint.certificate):
-                raise Unreachable(f"{endpoint.host}:{endpoint.port} is another now: it has another certificate")
+                raise Unreachable(f"{_where(endpoint)} is another now: it has another certificate")
             link.sendall(protocol.pack_hello(bytes.fromhex(token)))
             if protocol.unpack_head(read_exactly(link, protocol.HEAD_BYTES, self.reach.connect_s)) != (
                 protocol.READY,
@@ -275,6 +277,10 @@ class Inlet:
             self._drop(link)
             raise
         return link
+
+
+def _where(endpoint: Endpoint) -> str:
+    return f"{endpoint.host}:{endpoint.port}"
 
 
 def _words(error: Exception) -> str:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ResourceError, UsageError
+from ..errors import UsageError, from_os_error
 from ..model import Endpoint, PartEntry
 from . import protocol
 from .certificate import server_context
@@ -218,13 +218,14 @@ def _address_of(interface: str) -> str | None:
             ) from None
 
 
-def spool_folder(folder: Path) -> Path:
-    """``folder``, made where it is missing."""
+def spool_folder(folder: Path) -> None:
+    """Make it where it is missing.
+
+    Raises
+    ------
+    ResourceError
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ResourceError(
-            f"directory {folder} (direct.spool)", found=error.strerror or str(error), expected="one to write to",
-            remedy="name another with direct.spool",
-        ) from None  # fmt: skip
-    return folder
+        raise from_os_error(error, f"directory {folder} (direct.spool)") from None

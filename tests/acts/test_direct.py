@@ -314,6 +314,49 @@ def test_a_publisher_that_dies_and_comes_back(
     _finish(world, 1, steps[1])
 
 
+def test_a_site_that_still_waits_goes_on_with_the_successor(
+    world: Direct, steps: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one refit: parts of the first publisher, and the rest of the second, each once."""
+    course = Course(monkeypatch, at=6)
+    course.fails = True
+    encoding = course.begin(lambda: world.encode(steps[1]))
+    assert course.stands.wait(60)
+    preparing = course.begin(world.follow)
+    _until(lambda: world.inlet.taken > 0 and world.inlet.taken == _size(world.outlet))
+    course.go.set()
+    with pytest.raises(MemoryError):
+        encoding.end()
+    first = world.inlet.taken
+    course.fails = False
+    world.publisher_starts("after")
+    sealed = world.encode(steps[1])
+    prepared = preparing.end()
+    assert prepared.detail["fetched"] == {"direct": sealed.bytes["payload"], "store": 0}
+    assert world.outlet.sent == sealed.bytes["payload"] - first
+    _finish(world, 1, steps[1])
+
+
+def test_a_site_that_still_waits_goes_on_with_the_store(
+    world: Direct, steps: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course = Course(monkeypatch, at=6)
+    course.fails = True
+    encoding = course.begin(lambda: world.encode(steps[1]))
+    assert course.stands.wait(60)
+    preparing = course.begin(world.follow)
+    _until(lambda: world.inlet.taken > 0 and world.inlet.taken == _size(world.outlet))
+    course.go.set()
+    with pytest.raises(MemoryError):
+        encoding.end()
+    first = world.inlet.taken
+    course.fails = False
+    world.publisher_starts(None)
+    sealed = world.encode(steps[1])
+    assert preparing.end().detail["fetched"] == {"direct": first, "store": sealed.bytes["payload"] - first}
+    _finish(world, 1, steps[1])
+
+
 def test_a_publisher_that_comes_back_by_the_store(
     world: Direct, steps: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

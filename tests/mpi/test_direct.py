@@ -131,14 +131,8 @@ def test_a_site_that_was_away_takes_the_copies(tmp_path: Path, stay: Callable[..
     assert world.words("west") == world.words("east") == world.full_transfer(2)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_publisher_is_killed_in_the_midst_of_a_version(
-    tmp_path: Path, stay: Callable[..., Staying], kind: str
-) -> None:
-    """One of its ranks, by SIGKILL, while it builds: the site ends within its wait, and the next two jobs finish."""
-    world = _begin(tmp_path, kind)
-    new = world.synth(1)
-    refit = stay(world, 2, "refit", "--site", "rollout", "--wait", "6", *_direct(direct__retry_s=2))
+def _killed_while_it_builds(world: World, new: Path) -> None:
+    """Encode on three ranks, one of which is killed at the second part that it builds."""
     plain = world.command(3, "encode", str(new), *_direct())
     at = plain.index("dcr_mpi")
     command = [*plain[:at], "tests.mpi.faulty", "compare", "1", "kill", *plain[at + 1 :]]
@@ -147,6 +141,31 @@ def test_a_publisher_is_killed_in_the_midst_of_a_version(
     )
     assert killed.returncode != 0
     assert (world.path / "tripped").exists()
+
+
+def test_a_site_that_stays_outlives_a_publisher(tmp_path: Path, stay: Callable[..., Staying]) -> None:
+    """Every rank of the site goes on with the publisher that comes after it."""
+    world = _begin(tmp_path, KINDS[0])
+    new = world.synth(1)
+    follow = stay(world, 3, "follow", "--site", "rollout", "--until", "1", *_direct())
+    _killed_while_it_builds(world, new)
+    encode = stay(world, 2, "encode", str(new), *_direct())
+    world.dcr(1, "commit", "--version", "1", "--wait", "100")
+    assert follow.result()["applied"] == 1
+    assert encode.result()["served"]["missing"] == []
+    assert world.words() == world.full_transfer(1)
+    assert len(_catalog(world).offers(1)) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_publisher_is_killed_in_the_midst_of_a_version(
+    tmp_path: Path, stay: Callable[..., Staying], kind: str
+) -> None:
+    """One of its ranks, by SIGKILL, while it builds: the site ends within its wait, and the next two jobs finish."""
+    world = _begin(tmp_path, kind)
+    new = world.synth(1)
+    refit = stay(world, 2, "refit", "--site", "rollout", "--wait", "6", *_direct(direct__retry_s=2))
+    _killed_while_it_builds(world, new)
     begun = time.monotonic()
     assert refit.end(60) == 10, refit.log.read_text()
     assert time.monotonic() - begun < 25
