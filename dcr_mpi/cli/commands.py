@@ -209,8 +209,8 @@ def cmd_run(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
         return result
 
     ports = dataclasses.replace(ports, inlet=None)  # by the store: one job is never at both ends at the same time
-    job = encode_job(config, args.new, args.base)
-    sealed = act("encode", "trainer", lambda own: to_plain(encode(own, job)))
+    asked = encode_job(config, args.new, args.base)
+    sealed = act("encode", "trainer", lambda own: to_plain(encode(own, asked)))
     number = sealed["version"]
     for site in config.trainer.sites:
         act("refit", site, lambda own, site=site: _refit(own, config, site, number))  # type: ignore[misc]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import CorruptInput
 from ..jsonable import dumps, loads
@@ -136,7 +137,7 @@ def refusal(why: str) -> bytes:
     return pack_frame(REFUSED, why.encode("utf-8", "replace")[: _LONGEST[REFUSED]])
 
 
-def _unpack(form: struct.Struct, raw: bytes) -> tuple[object, ...]:
+def _unpack(form: struct.Struct, raw: bytes) -> tuple[Any, ...]:
     if len(raw) != form.size:
         raise Malformed(f"{len(raw)} bytes where {form.size} belong")
     return form.unpack(raw)
