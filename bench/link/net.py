@@ -62,8 +62,9 @@ class Links:
         self.close()
 
     def close(self) -> None:
-        """Remove the namespaces; their links go with them."""
+        """Remove the links, and the namespaces, whose own removal is not waited for."""
         for side in SIDES:
+            subprocess.run(["ip", "link", "delete", self._end(side)], stderr=subprocess.DEVNULL, check=False)
             subprocess.run(["ip", "netns", "delete", self._space(side)], stderr=subprocess.DEVNULL, check=False)
 
     def inside(self, side: str) -> list[str]:
