@@ -61,9 +61,11 @@ def offer(ports: Ports, outlet: Outlet, policy_sha256: str, version: int, sizes:
     ports.events.emit("offered", version=version, number=number, host=endpoint.host, port=endpoint.port)
 
 
-def serve(ports: Ports, version: int, wait_s: float, poll_s: tuple[float, float]) -> Served | None:
-    """Go on serving a sealed version until every site that it is cut for has prepared it, it is decided, or ``wait_s``
-    is over; then copy it to the store where that is to be. Every rank calls it. None where nothing is served.
+def serve(
+    ports: Ports, version: int, sites: Sequence[str], wait_s: float, poll_s: tuple[float, float]
+) -> Served | None:
+    """Go on serving a sealed version until all ``sites`` that it is cut for have prepared it, it is decided, or
+    ``wait_s`` is over; then copy it to the store where that is to be. Every rank calls it; None if nothing is served.
 
     Raises
     ------
@@ -74,7 +76,7 @@ def serve(ports: Ports, version: int, wait_s: float, poll_s: tuple[float, float]
     if outlet is None or outlet.version != version:
         return None
     with ports.events.stage("serve"):
-        raw = ports.once("sites that have prepared", lambda: dumps(_wait(ports, version, wait_s, poll_s)))
+        raw = ports.once("sites that have prepared", lambda: dumps(_wait(ports, version, sites, wait_s, poll_s)))
     missing, decided = json.loads(raw)
     served = finish(ports, missing)
     if missing and not decided and not served.stored:
@@ -136,10 +138,11 @@ def _copy_one(ports: Ports, outlet: Outlet, entry: PartEntry) -> None:
     ports.catalog.put_part(entry, data)
 
 
-def _wait(ports: Ports, version: int, wait_s: float, poll_s: tuple[float, float]) -> tuple[list[str], bool]:
+def _wait(
+    ports: Ports, version: int, sites: Sequence[str], wait_s: float, poll_s: tuple[float, float]
+) -> tuple[Sequence[str], bool]:
     """The sites that have not prepared, once there is none, a decision, or no more time; and whether it is decided."""
     catalog = ports.catalog
-    sites = sorted(catalog.tiling(catalog.sealed(version)[0].tiling).layouts)
     end, pause = time.monotonic() + wait_s, poll_s[0]
     while True:
         sites = [site for site in sites if catalog.receipt(version, "prepared", site) is None]

@@ -87,7 +87,7 @@ def _check_init(args: argparse.Namespace) -> None:
 def cmd_encode(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
     with serving(ports, config) as own:
         receipt = encode(own, encode_job(config, args.new, args.base, args.number))
-        served = serve(own, receipt.version, config.direct.serve_s, poll_s(config))
+        served = serve(own, receipt.version, config.trainer.sites, config.direct.serve_s, poll_s(config))
     return to_plain(receipt) | ({"served": to_plain(served)} if served is not None else {})
 
 

@@ -49,7 +49,7 @@ class Direct(Local):
         return prepare(self.site_ports, job)
 
     def serve(self, version: int, wait_s: float = 0.0) -> Served | None:
-        return serve(self.ports, version, wait_s, POLL)
+        return serve(self.ports, version, ("s",), wait_s, POLL)
 
     def parts(self, version: int) -> list[Path]:
         """What is in the store of a version's parts."""

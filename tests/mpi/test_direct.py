@@ -143,9 +143,16 @@ def _killed_while_it_builds(world: World, new: Path) -> None:
     assert (world.path / "tripped").exists()
 
 
-def test_a_site_that_stays_outlives_a_publisher(tmp_path: Path, stay: Callable[..., Staying]) -> None:
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_site_that_stays_outlives_a_publisher(tmp_path: Path, stay: Callable[..., Staying], signed: bool) -> None:
     """Every rank of the site goes on with the publisher that comes after it."""
-    world = _begin(tmp_path, KINDS[0])
+    world = World(tmp_path, LAUNCHERS[KINDS[0]])
+    if signed:
+        public = world.dcr(1, "keygen", str(tmp_path / "key"))["public"]
+        (tmp_path / "trust").write_text(f"publisher {public}\nsite rollout {public}\n")
+        (tmp_path / "trust").chmod(0o600)
+        world.config.write_text(world.config.read_text() + "keys: {file: key, trust: trust}\n")
+    world.begin()
     new = world.synth(1)
     follow = stay(world, 3, "follow", "--site", "rollout", "--until", "1", *_direct())
     _killed_while_it_builds(world, new)
@@ -154,7 +161,7 @@ def test_a_site_that_stays_outlives_a_publisher(tmp_path: Path, stay: Callable[.
     assert follow.result()["applied"] == 1
     assert encode.result()["served"]["missing"] == []
     assert world.words() == world.full_transfer(1)
-    assert len(_catalog(world).offers(1)) == 2
+    assert len(list((tmp_path / "store/test/versions/000001/direct").iterdir())) == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
