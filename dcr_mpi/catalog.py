@@ -14,7 +14,7 @@ from .digest import content_sha256, sha256
 from .documents import SMALL, Documents
 from .errors import BaseMismatch, Conflict, CorruptInput, NotReady, UsageError
 from .jsonable import MAX_JSON, dumps, loads
-from .model import Decision, Hold, Manifest, Open, PartEntry, Policy, Receipt, SiteLayout, Tiling
+from .model import Decision, Hold, Manifest, Offer, Open, PartEntry, Policy, Receipt, SiteLayout, Tiling
 from .signing import NO_KEYS, Keyring, Place
 from .signing.api import site_role
 from .store.api import Store
@@ -22,6 +22,7 @@ from .store.api import Store
 T = TypeVar("T")
 _MAX_PART = 8 << 30
 _SHA256 = re.compile("[0-9a-f]{64}")
+_HOST = re.compile(r"[0-9A-Za-z._:%-]{1,255}")  # a name, an IPv4 or an IPv6 address
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -47,6 +48,11 @@ class Catalog:
         # Put once, so read once.
         self._policy: tuple[Policy, str] | None = None
         self._layouts: dict[str, SiteLayout] = {}
+
+    @property
+    def signed(self) -> bool:
+        """Whether what is read must be signed."""
+        return self._documents.signed
 
     # -- keys -------------------------------------------------------------------------------------------------
 
@@ -189,6 +195,58 @@ class Catalog:
         )
         return self._documents.put(place, manifest, lost)
 
+    def offer(self, version: int, number: int) -> Offer | None:
+        """A publisher's offer to serve the parts of a version itself; numbered from 0 without gaps."""
+        place = self._version_place(version, f"direct/{number:06d}.json")
+        found = self._documents.read(Offer, place, SMALL, version=version)
+        if found is not None:
+            self._check_offer(found[0], place.key)
+        return found[0] if found else None
+
+    def put_offer(self, offer: Offer) -> int:
+        """Put an offer under the first number that is free, which is returned."""
+        number = 0
+        while True:
+            place = self._version_place(offer.version, f"direct/{number:06d}.json")
+            if self._documents.put_first(Offer, place, offer, SMALL, version=offer.version) == offer:
+                return number
+            number += 1
+
+    def offers(self, version: int) -> list[Offer]:
+        """The offers of a version, the newest first."""
+        found: list[Offer] = []
+        while (offer := self.offer(version, len(found))) is not None:
+            found.append(offer)
+        return found[::-1]
+
+    def _check_offer(self, offer: Offer, key: str) -> None:
+        """Raise CorruptInput unless everything that is acted on can be meant."""
+        good = bool(_SHA256.fullmatch(offer.token)) and offer.store in ("also", "after", "never")
+        named = all(_HOST.fullmatch(e.host) and _SHA256.fullmatch(e.certificate) for e in offer.endpoints)
+        numbers = all(0 < e.port < 1 << 16 for e in offer.endpoints)
+        owned = bool(offer.endpoints) and all(0 <= owner < len(offer.endpoints) for owner in offer.owners)
+        if not (good and named and numbers and owned):
+            raise CorruptInput(
+                key,
+                found="hosts, ports, digests or owners that no publisher would name",
+                expected=f"an offer of version {offer.version}",
+                remedy="somebody wrote it who is no dcr encode: look at who may write to the store",
+            )
+
+    def has_offer(self, version: int) -> bool:
+        """Whether any publisher ever offered to serve the parts of a version, whoever may read what it says."""
+        return self.store.stat(self.version_key(version, "direct/000000.json")) is not None
+
+    def is_stored(self, manifest: Manifest) -> bool:
+        """Whether the parts of a sealed version are in the store: the last one, and the first, which a publisher that
+        serves parts itself copies last. Both, as a try that died may have put some of the same."""
+        ends = manifest.parts[:1] + manifest.parts[1:][-1:]
+        return all(self.store.stat(entry.key) is not None for entry in ends)
+
+    def has_copy(self, manifest: Manifest) -> bool:
+        """The same, in one question where nobody ever offered to serve the version."""
+        return not self.has_offer(manifest.version) or self.is_stored(manifest)
+
     def has_anchor(self, version: int) -> bool:
         """Whether a sealed anchor of this version is there."""
         return self.store.stat(self.version_key(version, "manifest.json", anchor=True)) is not None
@@ -265,6 +323,22 @@ class Catalog:
             expected=f"{entry.size} bytes, {entry.sha256[:16]}",
             remedy="the object was changed or cut in the store: abort this version and encode the next",
         )
+
+    def put_part(self, entry: PartEntry, data: bytes) -> None:
+        """Put a part under its key.
+
+        Raises
+        ------
+        Conflict
+            The key, which is made of its content's digest, holds other content.
+        """
+        if not self.store.put_once(entry.key, data):
+            raise Conflict(
+                f"part {entry.key}",
+                found="other bytes under a key made of these bytes' digest",
+                expected="these bytes",
+                remedy="the store changed an object: look at who may write to it, then delete that key and run again",
+            )
 
     # -- versions ---------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from .schema import fill, schema, validate
 from .store.options import S3Options
 from .yamltext import parse
 
+_HOST = re.compile(r"[0-9A-Za-z._:%-]{1,255}")
 _KEY = re.compile(r"[0-9A-Fa-f]{32,}|[0-9A-Za-z+/]{40,}={1,2}|(ed25519|hmac)[a-z0-9-]* .*|.*PRIVATE KEY.*")
 
 
@@ -77,13 +78,32 @@ class CodecConfig:
 
 @dataclass(frozen=True)
 class RelayConfig:
-    """The relay tree."""
+    """The relay: how parts come to a site, and the tree inside it."""
 
+    transport: Literal["store", "direct"]
     degree: int
     window: int
     chunk_mib: float
     timeout_s: float
     patience_s: float
+
+
+@dataclass(frozen=True)
+class DirectConfig:
+    """The direct relay; ``listen`` and what follows at the trainer, from ``connect_timeout_s`` on at sites."""
+
+    store: Literal["also", "after", "never"]
+    listen: str
+    advertise: str | None
+    ports: tuple[int, ...] | None
+    hold_mib: float
+    spool: Path | None
+    connections: int
+    connect_timeout_s: float
+    idle_s: float
+    retry_s: float
+    deadline_s: float
+    serve_s: float
 
 
 @dataclass(frozen=True)
@@ -129,6 +149,7 @@ class Config:
     sites: dict[str, SiteConfig]
     codec: CodecConfig
     relay: RelayConfig
+    direct: DirectConfig
     commit: CommitConfig
     apply: ApplyConfig
     retention: RetentionConfig
@@ -256,6 +277,11 @@ def _check(config: Config, where: str) -> None:
     first, longest = config.commit.poll_s
     if first > longest:
         raise UsageError(f"{where}: key commit.poll_s", found=[first, longest], expected="the shorter pause first")
+    told, ports = config.direct.advertise, config.direct.ports
+    if told is not None and not _HOST.fullmatch(told.replace("{host}", "host")):
+        raise UsageError(f"{where}: key direct.advertise", found=repr(told), expected="a host's name or address")
+    if ports is not None and ports[0] > ports[1]:
+        raise UsageError(f"{where}: key direct.ports", found=list(ports), expected="the lower port first")
     owners: dict[Path, str] = {}
     for name, site in config.sites.items():
         other = owners.setdefault(site.replica.resolve(), name)

@@ -24,6 +24,11 @@ class Documents:
     def __init__(self, store: Store, keys: Keyring) -> None:
         self.store, self._keys = store, keys
 
+    @property
+    def signed(self) -> bool:
+        """Whether what is read must be signed."""
+        return self._keys.required
+
     def read(self, cls: type[T], place: Place, limit: int = MAX_JSON, **fields: object) -> tuple[T, str] | None:
         """An object and the digest of its content, or None where there is none.
 

@@ -165,6 +165,34 @@ class Open:
 
 
 @dataclass(frozen=True)
+class Endpoint:
+    """Where one rank of a publisher serves the parts that it builds: ``certificate`` is the SHA-256 of its own, in
+    hex."""
+
+    host: str
+    port: int
+    certificate: str
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A publisher's word that its ranks serve the parts of a version themselves, to whoever shows ``token``.
+
+    Part *k* is at ``endpoints[owners[k]]``. ``store`` says what becomes of the parts besides: they go to the store
+    while they are built (also), after all sites have them (after), or never. A publisher that runs again makes another
+    offer.
+    """
+
+    policy_sha256: str
+    version: int
+    token: str = field(repr=False)  # 64 hex digits
+    endpoints: tuple[Endpoint, ...]
+    owners: tuple[int, ...]
+    store: str
+    format: int = 1
+
+
+@dataclass(frozen=True)
 class PartEntry:
     """One sealed part: ``size`` bytes under ``key`` with this SHA-256; ``changed`` of ``elements`` differ."""
 

@@ -27,11 +27,12 @@ from .acts.init import version_zero
 from .acts.kept import Kept, Slot
 from .acts.memory import Arrays
 from .acts.next_version import EncodeJob, Next, open_version
+from .acts.offering import finish
 from .acts.ports import Ports
 from .acts.state import checkpoint_lanes
 from .acts.tiling import load_policy
 from .catalog import Catalog
-from .cli.jobs import codec_settings, log_of_its_own, poll_s
+from .cli.jobs import codec_settings, log_of_its_own, poll_s, serving
 from .config import load
 from .digest import sha256, state_digest
 from .errors import BaseMismatch, Conflict, NotReady, PeerFailed, UsageError
@@ -111,7 +112,8 @@ class Publisher:
             kernels = get_kernels(self._config.kernels, self._config.device)
             log = Events(where, "publisher", "trainer", rank, size, self._config.events.progress_s)
             events = self._open_things.enter_context(log)
-            self._ports = Ports(Catalog(store, self._config.policy, keys), self._comm, kernels, events)
+            ports = Ports(Catalog(store, self._config.policy, keys), self._comm, kernels, events)
+            self._ports = self._open_things.enter_context(serving(ports, self._config))
             self._layout = self._gather(datasets)
             self._policy = Policy(self._config.policy, tensors_of(self._layout), self._layout)
             check_layout(self._layout, self._policy.tensors)
@@ -221,6 +223,8 @@ class Publisher:
 
             answer = json.loads(self._ports.once("decision", act))
             if isinstance(answer, bool):
+                if self._ports.outlet is not None and self._ports.outlet.version == manifest.version:
+                    finish(self._ports)
                 self._pending = None
                 if answer:
                     self._base = (1 - slot, manifest)

@@ -6,6 +6,7 @@ Writes ``bench/out/link.json``. The share of transport is the payload's time at 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
@@ -24,6 +25,7 @@ from .world import Refit, World
 
 OUT = Path("bench/out/link.json")
 _BY_JOBS = (0.03, "adam")
+TRANSPORTS = ("s3", "direct")
 _PER_GIB_S = 50.0  # what a full checkpoint of 1 GiB takes over the link
 
 
@@ -33,6 +35,7 @@ def main() -> int:
     parser.add_argument("--mib", type=int, help="MiB of the checkpoint: 1024, or 64 when quick")
     parser.add_argument("--ranks", type=int, default=2, help="at the trainer, and at the site (default: 2)")
     parser.add_argument("--rate", type=float, help="MiB/s of a link (default: a full GiB takes 50 s)")
+    parser.add_argument("--transport", choices=[*TRANSPORTS, "both"], default="both", help="how parts travel")
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
     if missing := lacking():
@@ -53,18 +56,23 @@ def main() -> int:
             full = links.send("train", dense)
             print(f"links of {bytes_text(int(rate))}/s; {bytes_text(dense)}, full transfer {full:.1f} s", flush=True)
 
-            def go(step: int, fraction: float, law: str, staying: bool) -> None:
-                done = world.refit(step, fraction, law, staying)
-                rows.append(row(done, full, rate, law, args.ranks, staying))
-                print(f"{law} {done.changed:.2%}: {done.seconds:.2f} s, {full / done.seconds:.1f}x", flush=True)
+            steps = itertools.count(1)
 
-            go(1, *_BY_JOBS, staying=False)
-            with world.staying():
-                for number, case in enumerate(cases):
-                    # The step before must be of the same law and size, and the first one loads what it needs.
-                    go(2 * number + 2, *case, staying=True)
-                    del rows[-1]
-                    go(2 * number + 3, *case, staying=True)
+            def go(fraction: float, law: str, staying: bool) -> None:
+                done = world.refit(next(steps), fraction, law, staying)
+                rows.append(row(done, full, rate, law, args.ranks, staying, world.transport))
+                told = f"{world.transport}, {law} {done.changed:.2%}: {done.seconds:.2f} s, {full / done.seconds:.1f}x"
+                print(told, flush=True)
+
+            for transport in TRANSPORTS if args.transport == "both" else [args.transport]:
+                world.transport = transport
+                go(*_BY_JOBS, staying=False)
+                with world.staying():
+                    for case in cases:
+                        # The step before must be of the same law and size, and the first one loads what it needs.
+                        go(*case, staying=True)
+                        del rows[-1]
+                        go(*case, staying=True)
         finally:
             server.stop()
     print(aligned([_HEADS, *(line(r) for r in rows)]))
@@ -74,10 +82,12 @@ def main() -> int:
     return 0
 
 
-def row(done: Refit, full: float, rate: float, law: str, ranks: int, staying: bool) -> dict[str, Any]:
+def row(
+    done: Refit, full: float, rate: float, law: str, ranks: int, staying: bool, transport: str = "s3"
+) -> dict[str, Any]:
     """One run, for machines."""
     return {
-        "transport": "s3",
+        "transport": transport,
         "mode": "jobs that stay" if staying else "one job per act",
         "changed_fraction": done.changed,
         "law": law,
@@ -90,6 +100,7 @@ def row(done: Refit, full: float, rate: float, law: str, ranks: int, staying: bo
         "transport_share": done.payload / rate / done.seconds,
         "pause_s": done.pause,
         "wire_bytes_if": done.crossed,
+        "fetched_bytes": done.fetched,
         "ranks": ranks,
         "link_bytes_s": rate,
         "stages_s": done.stages,
@@ -97,6 +108,7 @@ def row(done: Refit, full: float, rate: float, law: str, ranks: int, staying: bo
 
 
 _HEADS = [
+    "by",
     "mode",
     "law",
     "changed",
@@ -114,6 +126,7 @@ _HEADS = [
 def line(r: dict[str, Any]) -> list[str]:
     """The same, for people."""
     return [
+        r["transport"],
         r["mode"],
         r["law"],
         f"{r['changed_fraction']:.2%}",

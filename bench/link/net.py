@@ -4,6 +4,8 @@
 
     train  --- rate --->  this machine: the store  <--- rate ---  rollout
 
+What one side sends to the other crosses both links, and this machine only passes it on.
+
 Needs root, ``ip`` and ``tc`` (Debian: iproute2), ``nsenter`` (util-linux).
 """
 
@@ -43,6 +45,10 @@ class Links:
         """This machine's address that both sides reach."""
         return f"10.{self._net}.0.1"
 
+    def address(self, side: str) -> str:
+        """A side's own address, which this machine and the other side reach."""
+        return f"10.{self._net}.{SIDES.index(side)}.2"
+
     def __enter__(self) -> Links:
         try:
             for number, side in enumerate(SIDES):
@@ -56,8 +62,9 @@ class Links:
         self.close()
 
     def close(self) -> None:
-        """Remove the namespaces; their links go with them."""
+        """Remove the links, and the namespaces, whose own removal is not waited for."""
         for side in SIDES:
+            subprocess.run(["ip", "link", "delete", self._end(side)], stderr=subprocess.DEVNULL, check=False)
             subprocess.run(["ip", "netns", "delete", self._space(side)], stderr=subprocess.DEVNULL, check=False)
 
     def inside(self, side: str) -> list[str]:
@@ -75,7 +82,7 @@ class Links:
             sink.start()
             where = [self.host, str(listener.getsockname()[1]), str(size)]
             begun = time.monotonic()
-            _run(*self.inside(side), sys.executable, "-c", _SENDER, *where)
+            _run(*self.inside(side), sys.executable, "-c", SENDER, *where)
             sink.join()
             return time.monotonic() - begun
 
@@ -90,11 +97,12 @@ class Links:
 
     def _make(self, number: int, side: str) -> None:
         space, here, there = self._space(side), self._end(side), "link0"
-        gate, address = f"10.{self._net}.{number}.1", f"10.{self._net}.{number}.2"
+        gate, address = f"10.{self._net}.{number}.1", self.address(side)
         _run("ip", "netns", "add", space)
         _run("ip", "link", "add", here, "type", "veth", "peer", "name", there, "netns", space)
         _run("ip", "address", "add", f"{gate}/24", "dev", here)
         _run("ip", "link", "set", here, "up")
+        Path(f"/proc/sys/net/ipv4/conf/{here}/forwarding").write_text("1")  # of this interface alone, and gone with it
         for command in (
             ("ip", "address", "add", f"{address}/24", "dev", there),
             ("ip", "link", "set", there, "up"),
@@ -108,7 +116,7 @@ class Links:
         _run(*self.inside(side), "tc", "qdisc", "add", "dev", there, *bucket)
 
 
-_SENDER = """
+SENDER = """
 import socket, sys
 link, left, data = socket.create_connection((sys.argv[1], int(sys.argv[2]))), int(sys.argv[3]), bytes(1 << 20)
 while left:

@@ -39,11 +39,18 @@ class Refit:
     changed: float
     dense: int
     crossed: dict[str, int]
+    fetched: dict[str, int]
     stages: dict[str, float]
 
 
 class World:
-    """A trainer, a store and a site; every command runs at its side of the links."""
+    """A trainer, a store and a site; every command runs at its side of the links.
+
+    ``transport``: parts go by the store ("s3"), or straight from the trainer's ranks to the site's ("direct"), and then
+    not to the store at all, so that what is counted on the links is the refit alone.
+    """
+
+    transport = "s3"
 
     def __init__(self, directory: Path, links: Links, server: S3Server, launcher: Launcher, mib: int, ranks: int):
         self.directory, self.links, self.launcher, self.ranks = directory, links, launcher, ranks
@@ -59,6 +66,13 @@ class World:
         config = _CONFIG.format(url=f"{server.url}/link", endpoint=server.endpoint, site=SITE)
         (directory / "dcr.yaml").write_text(config)
 
+    @property
+    def _ways(self) -> list[str]:
+        if self.transport == "s3":
+            return []
+        keys = {"relay.transport": "direct", "direct.store": "never", "direct.listen": self.links.address("train")}
+        return [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
+
     def begin(self) -> None:
         """Version 0, and the replica, filled from the trainer's files: nothing of that goes over the links."""
         write_checkpoint(self.directory / "step-0", self.trainer, 0)
@@ -66,7 +80,8 @@ class World:
         self.dcr("rollout", self.ranks, "init", "--site", SITE, "--from", str(self.directory / "step-0"))
 
     def dcr(self, side: str, ranks: int, *arguments: str) -> dict[str, Any]:
-        command = self.launcher.command(ranks, *arguments, "--config", str(self.directory / "dcr.yaml"), "--json")
+        config = ["--config", str(self.directory / "dcr.yaml"), *self._ways]
+        command = self.launcher.command(ranks, *arguments, *config, "--json")
         done = subprocess.run(
             [*self.links.inside(side), *command], env=self._env, capture_output=True, text=True, check=False
         )
@@ -87,7 +102,7 @@ class World:
         if staying:
             self._wait_for(step)
         else:
-            self._by_jobs(new)
+            self._by_jobs(step, new)
         seconds, after = time.monotonic() - begun, self.links.crossed()
         sealed = self.catalog.sealed(step)[0]
         verified = self.dcr("rollout", self.ranks, "verify", "--site", SITE)
@@ -101,17 +116,28 @@ class World:
             sealed.changed / sealed.elements,
             sealed.dense_bytes,
             {side: after[side] - before[side] for side in after},
+            self._fetched(step),
             {f"{act}.{name}": s for act in ("encode", "refit", "apply") for name, s in self._spent(act).items()},
         )
 
-    def _by_jobs(self, new: Path) -> None:
+    def _fetched(self, version: int) -> dict[str, int]:
+        """Bytes of parts by the way they came, as the site's receipt has them."""
+        found = self.catalog.receipt(version, "prepared", SITE)
+        assert found is not None
+        return dict(found[0].detail.get("fetched", {}))
+
+    def _by_jobs(self, version: int, new: Path) -> None:
+        decide = ("commit", "--version", str(version), "--wait", "600")
         with ThreadPoolExecutor(3) as pool:
             prepared = pool.submit(self.dcr, "rollout", self.ranks, "refit", "--site", SITE, "--wait", "600")
-            self.dcr("train", self.ranks, "encode", str(new))
-            decided = pool.submit(self.dcr, "train", 1, "commit", "--wait", "600")
+            encoded = pool.submit(self.dcr, "train", self.ranks, "encode", str(new))
+            if self.transport == "s3":
+                encoded.result()  # else it ends when the site has prepared
+            decided = pool.submit(self.dcr, "train", 1, *decide)
             prepared.result()
             self.dcr("rollout", self.ranks, "apply", "--site", SITE, "--wait", "600")
             decided.result()
+            encoded.result()
 
     def _wait_for(self, version: int) -> None:
         replica = Replica(self.directory / "replica", SITE)
@@ -136,7 +162,8 @@ class World:
         }
         for side, arguments in asked.items():
             with open(self.directory / f"{side}.log", "wb") as log:
-                command = self.launcher.command(self.ranks, *arguments, "--config", str(self.directory / "dcr.yaml"))
+                config = ["--config", str(self.directory / "dcr.yaml"), *self._ways]
+                command = self.launcher.command(self.ranks, *arguments, *config)
                 self._jobs.append(
                     subprocess.Popen([*self.links.inside(side), *command], env=self._env, stdout=log, stderr=log)
                 )

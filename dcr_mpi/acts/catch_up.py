@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 from ..jsonable import dumps
 from .apply import ApplyJob
@@ -12,6 +13,7 @@ from .prepare_plan import PrepareJob
 from .replay import finish_apply, replay
 from .replica import Replica
 from .restore import RestoreJob, restore
+from .taking import is_within_reach
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +34,11 @@ def catch_up(ports: Ports, prepare_job: PrepareJob, apply_job: ApplyJob) -> Caug
     """
     done = finish_apply(ports, prepare_job, apply_job)
     replica = Replica(prepare_job.replica, prepare_job.site)
-    broken = ports.once("chain", lambda: dumps(missing_link(ports.catalog, replica.need().version))) != b"null"
+
+    def look() -> bytes:
+        return dumps(missing_link(ports.catalog, replica.need().version, partial(is_within_reach, ports)))
+
+    broken = ports.once("chain", look) != b"null"
     anchored = None
     if broken:
         job = RestoreJob(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..catalog import Catalog
@@ -65,19 +65,24 @@ def following(catalog: Catalog, version: int) -> int | None:
     return None
 
 
-def missing_link(catalog: Catalog, version: int) -> int | None:
-    """The first committed version after ``version`` whose manifest is gone; None where the chain is whole.
+def missing_link(catalog: Catalog, version: int, at_hand: Callable[[Manifest], bool]) -> int | None:
+    """The first committed version after ``version`` whose manifest is gone, or whose parts are not ``at_hand``; None
+    where the chain is whole.
 
     What is collected is collected from the old end: where the first link stands, so do the others.
     """
     number = following(catalog, version)
-    if number is None or catalog.store.stat(catalog.version_key(number, "manifest.json")) is not None:
+    if number is None:
         return None
-    return number if catalog.decision(number) is not None else None
+    if catalog.store.stat(catalog.version_key(number, "manifest.json")) is None:
+        return number if catalog.decision(number) is not None else None
+    links = committed_after(catalog, version)
+    return next((link.manifest.version for link in links if not at_hand(link.manifest)), None)
 
 
-def foldable(links: Sequence[Link]) -> list[Link]:
-    """The first links that can be folded: cut alike, so that a block is the same words in all of them.
+def foldable(links: Sequence[Link], stored: Callable[[Manifest], bool]) -> list[Link]:
+    """The first links that can be folded: cut alike, so that a block is the same words in all of them, and ``stored``.
+    One that is not is taken alone: a publisher may serve it.
 
     The parts of one index travel as a bundle, which must stay small beside a rank's memory.
     """
@@ -85,7 +90,7 @@ def foldable(links: Sequence[Link]) -> list[Link]:
     sizes: list[int] = []
     for link in links:
         alike = not taken or link.manifest.tiling == taken[0].manifest.tiling
-        if not alike:
+        if not alike or (len(taken) == 1 and not stored(taken[0].manifest)) or (taken and not stored(link.manifest)):
             break
         sizes = [a + e.size for a, e in zip(sizes or [0] * len(link.manifest.parts), link.manifest.parts, strict=True)]
         if taken and max(sizes, default=0) > _MAX_BUNDLE:

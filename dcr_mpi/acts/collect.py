@@ -16,7 +16,7 @@ from ..store import Entry
 
 _VERSIONED = re.compile(
     r"(versions|anchors)/([0-9]{6,})/(?:(open|manifest|decision)\.json|(parts)/[0-9]{6,}-[0-9a-f]{32}|"
-    r"(stream)/[0-9]{6,}\.json|"
+    r"(stream|direct)/[0-9]{6,}\.json|"
     r"(prepared|applied)/[A-Za-z0-9][A-Za-z0-9._-]{0,63}\.json)"
 )
 _SITE = re.compile(r"/([A-Za-z0-9][A-Za-z0-9._-]{0,63})\.json")
@@ -177,7 +177,7 @@ def _versions(
     for version, leaves in versions.items():
         if version > floor and not (version < committed and _aborted(catalog, version)):
             continue
-        out += [*leaves.get("parts", []), *leaves.get("stream", [])]
+        out += [*leaves.get("parts", []), *leaves.get("stream", []), *leaves.get("direct", [])]
         if version != floor:
             out += [*leaves.get("manifest", []), *leaves.get("prepared", [])]
             out += [e for site, e in _named(leaves, "applied").items() if newest[site] != version]

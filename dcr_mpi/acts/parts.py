@@ -180,15 +180,19 @@ class PartBuilder:
 
 
 def share(sizes: Sequence[int], rank: int, ranks: int) -> list[int]:
-    """The items of rank ``rank``, increasing: each in turn goes to the rank that has least so far.
+    """The items of rank ``rank``, increasing: see :func:`deal`."""
+    return [item for item, owner in enumerate(deal(sizes, ranks)) if owner == rank]
+
+
+def deal(sizes: Sequence[int], ranks: int) -> list[int]:
+    """The rank of each item: each in turn goes to the one that has least so far.
 
     All ranks together come through the items about in order, so that receivers, who take them in order, can follow.
     """
     loads = [(0, other) for other in range(ranks)]
-    mine = []
-    for item, size in enumerate(sizes):
+    owners = []
+    for size in sizes:
         load, owner = loads[0]
         heapq.heapreplace(loads, (load + size, owner))
-        if owner == rank:
-            mine.append(item)
-    return mine
+        owners.append(owner)
+    return owners

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..catalog import Catalog
 from ..comm import Comm
+from ..direct import Inlet, Outlet
 from ..events import Events
 from ..kernels.api import Kernels
 from ..model import Manifest, Receipt
@@ -15,13 +16,18 @@ from ..model import Manifest, Receipt
 
 @dataclass(frozen=True)
 class Ports:
-    """Store (by meaning), ranks, kernels and the log. Tests pass their own; acts open nothing themselves."""
+    """Store (by meaning), ranks, kernels and the log. Tests pass their own; acts open nothing themselves.
+
+    ``outlet`` and ``inlet`` are the two ends of the direct relay; None where all parts go by the store.
+    """
 
     catalog: Catalog
     comm: Comm
     kernels: Kernels
     events: Events
     known: dict[str, Any] = field(default_factory=dict)  # what every rank of this job has been given already
+    outlet: Outlet | None = None
+    inlet: Inlet | None = None
 
     def once(self, what: str, make: Callable[[], bytes]) -> bytes:
         """Bytes that rank 0 makes (by asking the store, say) and every rank gets."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..digest import Lanes, add, lanes_hex, lanes_of, sha256
-from ..errors import BaseMismatch, CorruptInput, VerifyFailed
+from ..errors import BaseMismatch, CorruptInput, NotReady, VerifyFailed
 from ..hdf5 import Inventory
 from ..journal import JournalWriter
 from ..jsonable import dumps, loads
@@ -27,6 +27,7 @@ from .replica import RESTORE, Replica, journal
 from .state import check_digests, check_manifest
 from .stream import Awaited, check_taken
 from .stream import fetch as fetch_announced
+from .taking import Supply, explain, find_supply
 from .tiling import load_policy, load_tiling
 
 _HEADERS = 1 << 20  # bytes of a part besides its words, at the very most
@@ -68,13 +69,16 @@ def prepare(ports: Ports, job: PrepareJob) -> Receipt | None:
                 check_manifest(policy, link.manifest)
             what, record = f"record of replica {replica.directory}", plan.record
             check_digests(what, policy.tensors, record.tensors, record.state, RESTORE)
-        taken, lanes = _receive(ports, job, replica, policy, tiling, plan, opened, fence)
+        supply = find_supply(ports, job, opened, plan.links)
+        taken, lanes, came = _receive(ports, job, replica, policy, tiling, plan, opened, supply, fence)
         sealed = plan.links or (_sealed(ports, job, policy, opened),)
         if not plan.links:
             check_taken(taken, sealed[0].manifest.parts, opened.version)
             ports.comm.barrier("parts as they were sealed")
         _check_state(policy, plan.record, sealed[-1].manifest, lanes)
-        raw = ports.once("prepared receipt", lambda: dumps(_seal(ports, job, replica, plan, sealed, tiling, fence)))
+        raw = ports.once(
+            "prepared receipt", lambda: dumps(_seal(ports, job, replica, plan, sealed, tiling, came, fence))
+        )
         return loads(Receipt, raw, "prepared receipt")
 
 
@@ -111,13 +115,15 @@ def _receive(
     tiling: Tiling,
     plan: PreparePlan,
     opened: Open,
+    supply: Supply | None,
     fence: Fence,
-) -> tuple[set[tuple[int, str]], np.ndarray]:
-    """Relay and journal: what this rank's journals are made of, as (part, its SHA-256), and the summed lanes of all
-    ranks, uint64 (tensors, 2)."""
+) -> tuple[set[tuple[int, str]], np.ndarray, dict[str, int]]:
+    """Relay and journal: what this rank's journals are made of, as (part, its SHA-256), the summed lanes of all
+    ranks, uint64 (tensors, 2), and bytes by the way they came, over all ranks, where there are two."""
     entries: Sequence[PartEntry | Awaited] = bundles(plan.links) or [Awaited(k) for k in range(opened.parts)]
     sources = {k: e.sha256 for k, e in enumerate(entries) if isinstance(e, PartEntry)}
     sizes = [] if plan.links else [part_bytes(tiling, policy, k) for k in range(opened.parts)]
+    direct = ports.inlet.taken if ports.inlet is not None else 0
     own = replica.journals(opened.version, fence.epoch)
     earlier = [folder for folder in replica.sets(opened.version) if folder.name < own.name]
     layout = plan.layout.layout
@@ -152,13 +158,15 @@ def _receive(
                     ports.comm,
                     entries,
                     [bool(m) for m in missing],
-                    lambda entry: _fetch(ports, job, plan, opened, sizes, entry),
+                    lambda entry: _fetch(ports, job, plan, opened, supply, sizes, entry),
                     consume,
                     degree=job.degree,
                     window=job.window,
                     wait_s=job.wait_s,
                     moved=progress.add,
                 )
+            if ports.inlet is not None:
+                moved |= {"direct": ports.inlet.taken - direct}
             ports.events.emit("relayed", version=opened.version, **moved)
             ports.events.note(version=opened.version, **moved)
             with ports.events.stage("journal"):
@@ -166,10 +174,18 @@ def _receive(
                     writer.finish()
             progress.done()
             taken = {(part, source) for writer in journals.values() for part, source, _ in writer.frames}
-            return taken, ports.comm.sum(_sum(journals, len(policy.tensors)), "state digest of the prepared version")
+            lanes = ports.comm.sum(_sum(journals, len(policy.tensors)), "state digest of the prepared version")
+            return taken, lanes, _ways(ports, moved)
         finally:
             for writer in journals.values():
                 writer.close()
+
+
+def _ways(ports: Ports, moved: dict[str, int]) -> dict[str, int]:
+    if ports.inlet is None:
+        return {}
+    mine = np.array([moved["direct"], moved["fetched"] - moved["direct"]], np.uint64)
+    return dict(zip(("direct", "store"), map(int, ports.comm.sum(mine, "bytes by their way")), strict=True))
 
 
 @contextmanager
@@ -193,14 +209,22 @@ def _fetch(
     job: PrepareJob,
     plan: PreparePlan,
     opened: Open,
+    supply: Supply | None,
     sizes: Sequence[int],
     entry: PartEntry | Awaited,
 ) -> bytes:
     """A part or bundle; ``sizes`` are the dense bytes that each part covers."""
-    if isinstance(entry, PartEntry):
-        return fetch_bundle(ports.catalog, plan.links, entry, job.wait_s, job.poll_s)
-    limit = 2 * sizes[entry.index] + _HEADERS  # dense coding of words that zstd cannot make smaller, and its tables
-    return fetch_announced(ports.catalog, opened.version, entry.index, limit, job.wait_s, job.poll_s)
+    sealed = entry if isinstance(entry, PartEntry) else None
+    # Dense coding of words that zstd cannot make smaller, and its tables.
+    limit = sealed.size if sealed is not None else 2 * sizes[entry.index] + _HEADERS
+    if supply is not None:
+        return supply.take(entry.index, sealed, limit)
+    try:
+        if sealed is not None:
+            return fetch_bundle(ports.catalog, plan.links, sealed, job.wait_s, job.poll_s)
+        return fetch_announced(ports.catalog, opened.version, entry.index, limit, job.wait_s, job.poll_s)
+    except NotReady as error:
+        raise explain(ports, opened, plan.links, entry.index, error) from None
 
 
 def _make_room(ports: Ports, replica: Replica, plan: PreparePlan, missing: bool, fence: Fence) -> None:
@@ -253,6 +277,7 @@ def _seal(
     plan: PreparePlan,
     sealed: Sequence[Link],
     tiling: Tiling,
+    came: dict[str, int],
     fence: Fence,
 ) -> Receipt:
     """Rank 0, once every rank's journals are durable: the local receipt, then the store's; then older sets may go."""
@@ -267,6 +292,7 @@ def _seal(
             "shards": len(plan.layout.layout.shards),
             "versions": [link.manifest.version for link in sealed],
             "binding": plan.binding,
+            **({"fetched": came} if came else {}),
         },
     )
     receipt = dataclasses.replace(receipt, base=plan.record.version)

@@ -77,7 +77,7 @@ def prepare_plan(ports: Ports, job: PrepareJob, replica: Replica) -> PreparePlan
     layout = catalog.layout(job.site)
     replica.check_layout(record, layout.layout)
     if job.fold:
-        links = foldable(committed_after(catalog, record.version, job.until))
+        links = foldable(committed_after(catalog, record.version, job.until), catalog.has_copy)
         for link in links:
             check_policy(link.manifest.policy_sha256, policy_sha, f"manifest of version {link.manifest.version}")
         if links:

@@ -14,11 +14,12 @@ import numpy as np
 from ..codec import Scheme, ValueChoice
 from ..digest import sha256, state_digest
 from ..dtypes import dtype
-from ..errors import Conflict, CorruptInput
+from ..errors import CorruptInput
 from ..jsonable import dumps, loads
 from ..layout import part_spans
 from ..model import Manifest, Open, PartEntry, Policy, Receipt, Tiling
-from .parts import Built, PartBuilder, share
+from .offering import offer
+from .parts import Built, PartBuilder, deal
 from .ports import Ports
 from .stream import announce
 
@@ -74,12 +75,14 @@ def publish(
         A part's key, which is made of its content's digest, holds other content.
     """
     sizes = [part_bytes(tiling, policy, k) for k in range(len(tiling.cuts))]
-    mine = (
-        share(sizes, ports.comm.rank, ports.comm.size)
-        if builder.everywhere
-        else [k for k, cut in enumerate(tiling.cuts) if tiling.tiles[cut.tile].shard == ports.comm.rank]
-    )
+    # Where words are in a rank's memory, nobody else can code them.
+    owners = deal(sizes, ports.comm.size) if builder.everywhere else [tiling.tiles[c.tile].shard for c in tiling.cuts]
+    mine = [part for part, owner in enumerate(owners) if owner == ports.comm.rank]
     progress = ports.events.progress(sum(sizes[k] for k in mine), "anchor" if anchor else "encode")
+    outlet = None if anchor else ports.outlet
+    if outlet is not None:
+        offer(ports, outlet, tiling.policy_sha256, version, owners)
+    stores = outlet is None or outlet.store == "also"
     sums = np.zeros((len(policy.tensors), 4), np.uint64)  # lanes, words, changed
     entries: list[PartEntry] = []
     uploads: deque[Future[None]] = deque()
@@ -92,11 +95,14 @@ def publish(
             for tensor, lanes in built.lanes.items():
                 sums[tensor] += np.array([*lanes, *built.counts[tensor]], np.uint64)
             entries.append(_entry(ports, built, version, index, anchor))
-            uploads.append(pool.submit(_put, ports, entries[-1], built.data, None if anchor else version))
+            if outlet is not None:
+                outlet.put(entries[-1], built.data)
+            if stores:
+                uploads.append(pool.submit(_put, ports, entries[-1], built.data, None if anchor else version))
             while len(uploads) > _UPLOADS:
                 uploads.popleft().result()
             progress.add(sizes[index])
-        with ports.events.stage("upload", sum(e.size for e in entries)):
+        with ports.events.stage("upload", sum(e.size for e in entries) if stores else 0):
             for upload in uploads:
                 upload.result()
         orderly = True
@@ -153,12 +159,6 @@ def _entry(ports: Ports, built: Built, version: int, index: int, anchor: bool) -
 
 def _put(ports: Ports, entry: PartEntry, data: bytes, version: int | None) -> None:
     """Put a part, and then, of a delta of ``version``, its announcement."""
-    if not ports.catalog.store.put_once(entry.key, data):
-        raise Conflict(
-            f"part {entry.key}",
-            found="other bytes under a key made of these bytes' digest",
-            expected="these bytes",
-            remedy="the store changed an object: look at who may write to it, then delete that key and run again",
-        )
+    ports.catalog.put_part(entry, data)
     if version is not None:
         announce(ports.catalog, version, entry)

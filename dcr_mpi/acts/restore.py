@@ -11,6 +11,7 @@ import dataclasses
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +29,14 @@ from ..lease import Fence
 from ..model import Box, Layout, Policy, ReplicaRecord, Tile
 from ..scratch import Scratch
 from .apply import ApplyJob, apply
+from .chain import missing_link
 from .create import CreateJob, create_replica
 from .holding import holding
 from .ports import Ports
 from .prepare_plan import PrepareJob
 from .replay import replay
 from .replica import Replica, journal
+from .taking import is_within_reach
 from .tiling import load_policy
 
 _BLOCK = 1 << 18  # words that are compared, and journalled, at a time
@@ -138,7 +141,7 @@ def _plan(ports: Ports, job: RestoreJob, replica: Replica) -> _Plan:
 def _rebuild(ports: Ports, job: RestoreJob, replica: Replica, plan: _Plan) -> Replica:
     """The version in a directory beside the journals. An earlier try's is gone on from, or thrown away."""
     aside = Replica(replica.work / "rebuild", job.site)
-    if ports.comm.rank == 0 and not _usable(aside, plan):
+    if ports.comm.rank == 0 and not _usable(ports, aside, plan):
         shutil.rmtree(aside.directory, ignore_errors=True)
     ports.comm.barrier("place to rebuild in")
     create_replica(ports, CreateJob(job.site, aside.directory, None, plan.version, job.degree, job.window))
@@ -155,14 +158,17 @@ def _rebuild(ports: Ports, job: RestoreJob, replica: Replica, plan: _Plan) -> Re
     return aside
 
 
-def _usable(aside: Replica, plan: _Plan) -> bool:
-    """Whether there is nothing yet, or a whole replica on the way to the version."""
+def _usable(ports: Ports, aside: Replica, plan: _Plan) -> bool:
+    """Whether there is nothing yet, or a whole replica on the way to the version, and a way from there."""
     try:
         record = aside.record()
     except DcrError:
         return False
     if record is None:
         return True
+    gap = missing_link(ports.catalog, record.version, partial(is_within_reach, ports))
+    if gap is not None and gap <= plan.version:
+        return False  # there may be an anchor behind it by now
     sizes = {
         name: (aside.directory / name).stat().st_size for name in record.files if (aside.directory / name).exists()
     }

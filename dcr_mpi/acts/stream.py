@@ -48,6 +48,11 @@ def announced(catalog: Catalog, version: int, index: int) -> PartEntry | None:
     return entry
 
 
+def is_announced(catalog: Catalog, version: int, index: int) -> bool:
+    """Whether a part has an announcement, whatever it says."""
+    return catalog.store.stat(_key(catalog, version, index)) is not None
+
+
 def fetch(catalog: Catalog, version: int, index: int, limit: int, wait_s: float, poll_s: tuple[float, float]) -> bytes:
     """A part's bytes, as its announcement says them, as soon as there is one.
 
@@ -73,12 +78,7 @@ def fetch(catalog: Catalog, version: int, index: int, limit: int, wait_s: float,
         # Whoever decides to commit has seen the manifest, which comes after all announcements.
         entry = announced(catalog, version, index)
         if entry is None:
-            raise Conflict(
-                what,
-                found="a decision on the version, and no such part",
-                expected="a version that is being encoded",
-                remedy="it was aborted, or committed long ago: run dcr refit again, it takes what comes next",
-            )
+            raise decided_on(what)
         return entry
 
     try:
@@ -99,6 +99,16 @@ def fetch(catalog: Catalog, version: int, index: int, limit: int, wait_s: float,
             "store",
         )
     return catalog.part(entry, wait_s, poll_s)
+
+
+def decided_on(what: str) -> Conflict:
+    """The error of who follows a version that there is a decision on, and does not get all of its parts."""
+    return Conflict(
+        what,
+        found="a decision on the version, and no such part",
+        expected="a version that is being encoded",
+        remedy="it was aborted, or committed long ago: run dcr refit again, it takes what comes next",
+    )
 
 
 def check_taken(taken: Iterable[tuple[int, str]], sealed: Sequence[PartEntry], version: int) -> None:

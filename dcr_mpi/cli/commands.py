@@ -14,6 +14,7 @@ from ..acts.commit import abort, decide
 from ..acts.create import CreateJob, create_replica
 from ..acts.encode import encode
 from ..acts.init import InitJob, init_policy, register_site
+from ..acts.offering import serve
 from ..acts.ports import Ports
 from ..acts.prepare import prepare
 from ..acts.prepare_plan import PrepareJob, next_version
@@ -30,6 +31,7 @@ from .jobs import (
     poll_s,
     prepare_job,
     read_layout,
+    serving,
     site_of,
 )
 from .report import cmd_report
@@ -83,7 +85,10 @@ def _check_init(args: argparse.Namespace) -> None:
 
 
 def cmd_encode(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
-    return to_plain(encode(ports, encode_job(config, args.new, args.base, args.number)))
+    with serving(ports, config) as own:
+        receipt = encode(own, encode_job(config, args.new, args.base, args.number))
+        served = serve(own, receipt.version, config.trainer.sites, config.direct.serve_s, poll_s(config))
+    return to_plain(receipt) | ({"served": to_plain(served)} if served is not None else {})
 
 
 def cmd_refit(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
@@ -203,8 +208,9 @@ def cmd_run(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
         acts[name if subject == "trainer" else f"{name} {subject}"] = result
         return result
 
-    encode_args = argparse.Namespace(new=args.new, base=args.base, number=None)
-    sealed = act("encode", "trainer", lambda own: cmd_encode(own, config, encode_args))
+    ports = dataclasses.replace(ports, inlet=None)  # by the store: one job is never at both ends at the same time
+    asked = encode_job(config, args.new, args.base)
+    sealed = act("encode", "trainer", lambda own: to_plain(encode(own, asked)))
     number = sealed["version"]
     for site in config.trainer.sites:
         act("refit", site, lambda own, site=site: _refit(own, config, site, number))  # type: ignore[misc]

@@ -13,6 +13,7 @@ from ..acts.ports import Ports
 from ..acts.prepare_plan import PrepareJob
 from ..acts.publish import CodecSettings
 from ..config import Config, SiteConfig
+from ..direct import Inlet, Outlet, Reach, Serving, spool_folder
 from ..errors import CorruptInput, UsageError
 from ..events import Events
 from ..jsonable import loads
@@ -85,6 +86,35 @@ def encode_job(config: Config, new: Path, base: Path | None = None, number: int 
 def prepare_job(config: Config, site: str, number: int | None, wait: float) -> PrepareJob:
     poll = poll_s(config)
     return PrepareJob(site, site_of(config, site).replica, number, wait, poll, config.relay.degree, config.relay.window)
+
+
+def inlet_of(config: Config) -> Inlet | None:
+    """A site's end of the direct relay."""
+    d = config.direct
+    reach = Reach(d.connect_timeout_s, d.idle_s, d.retry_s, d.deadline_s)
+    return Inlet(reach) if config.relay.transport == "direct" else None
+
+
+def outlet_of(config: Config) -> Outlet:
+    """A trainer rank's end of the direct relay."""
+    d = config.direct
+    span = (d.ports[0], d.ports[1]) if d.ports is not None else None
+    hold, spool = int(d.hold_mib * (1 << 20)), d.spool or config.trainer.state
+    return Outlet(Serving(d.listen, d.advertise, span, d.store, hold, spool, d.idle_s, d.connections))
+
+
+@contextmanager
+def serving(ports: Ports, config: Config) -> Iterator[Ports]:
+    """The same ports with the trainer's end of the direct relay, where that is configured."""
+    if config.relay.transport != "direct":
+        yield ports
+        return
+    outlet = outlet_of(config)
+    spool_folder(outlet.serving.spool)
+    try:
+        yield dataclasses.replace(ports, outlet=outlet)
+    finally:
+        outlet.close()
 
 
 def apply_job(config: Config, site: str, number: int | None, wait_s: float = 0.0) -> ApplyJob:

@@ -18,7 +18,7 @@ from ..errors import DcrError, ResourceError, UsageError, from_os_error, printab
 from ..events import Events
 from ..jsonable import dumps
 from ..kernels import get_kernels
-from ..signing import NOBODY, generate, load_keyring
+from ..signing import ENVIRONMENT, NO_KEYS, NOBODY, Keyring, generate, load_keyring
 from ..store import open_store
 from . import text
 from .needs import check_needed
@@ -39,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = load(args.config, _overrides(args.overrides))
         # Others wait for rank 0 while that waits for a publisher, for sites or for a hook: that is no silence.
         sites_s = config.commit.wait_s if args.command in ("commit", "publish", "run") else 0.0
-        waits = (getattr(args, "wait", None) or 0.0, sites_s, getattr(args, "hook_s", 0.0))
+        serves_s = config.direct.serve_s if args.command == "encode" and config.relay.transport == "direct" else 0.0
+        waits = (getattr(args, "wait", None) or 0.0, sites_s, serves_s, getattr(args, "hook_s", 0.0))
         patience = config.relay.patience_s + max(waits)
         ranks = comm.start(config.relay.timeout_s, int(config.relay.chunk_mib * (1 << 20)), config.ranks, patience)
         return comm.run(ranks, lambda: _named(args, lambda: _act(args, config, ranks)))
@@ -95,21 +96,34 @@ def _act(args: argparse.Namespace, config: Config, ranks: comm.Comm) -> int:
 
     if args.receipt is not None and ranks.rank == 0:
         check_output("--receipt", args.receipt)
-    # Rank 0 alone reads documents, so no other has a key, or anything to trust.
-    keys = load_keyring(config.keys.file, config.keys.trust) if ranks.rank == 0 else NOBODY
+    # Rank 0 alone reads documents, so no other has a key.
+    keys = load_keyring(config.keys.file, config.keys.trust) if ranks.rank == 0 else _witness(config)
     store = open_store(config.store.url, config.store.s3)
     kernels = get_kernels(config.kernels, config.device)
     subject = getattr(args, "site", None) or "trainer"
     with Events(config.events.dir, args.command, subject, ranks.rank, ranks.size, config.events.progress_s) as events:
         from ..acts.ports import Ports
+        from .jobs import inlet_of
 
-        ports = Ports(Catalog(store, config.policy, keys), ranks, kernels, events)
+        ports = Ports(Catalog(store, config.policy, keys), ranks, kernels, events, inlet=inlet_of(config))
         if args.needs:
             ports.once("receipts of earlier acts", lambda: _check_all(ports.catalog, args.needs))
         result = COMMANDS[args.command](ports, config, args)
     if ranks.rank == 0:
         _finish(args, result)
     return 0
+
+
+def _witness(config: Config) -> Keyring:
+    """What another rank than 0 can tell an offer of the direct relay by: public keys alone. It reads nothing else."""
+    if config.relay.transport != "direct":
+        return NOBODY
+    if config.keys.trust is None:
+        return NOBODY if config.keys.file is not None or ENVIRONMENT in os.environ else NO_KEYS
+    try:
+        return load_keyring(None, config.keys.trust, {})
+    except DcrError:
+        return NOBODY  # the file is not on this node
 
 
 def _finish(args: argparse.Namespace, result: dict[str, Any]) -> None:

@@ -23,6 +23,7 @@ from ..acts.catch_up import catch_up
 from ..acts.chain import following
 from ..acts.commit import decide
 from ..acts.encode import encode
+from ..acts.offering import finish
 from ..acts.ports import Ports
 from ..acts.prepare import prepare
 from ..acts.replica import Replica
@@ -31,7 +32,7 @@ from ..errors import UsageError
 from ..health import Health, Unwatched
 from ..hooks import run_hook
 from ..jsonable import dumps
-from .jobs import apply_job, encode_job, log_of_its_own, poll_s, prepare_job, site_of
+from .jobs import apply_job, encode_job, log_of_its_own, poll_s, prepare_job, serving, site_of
 
 Result = dict[str, Any]
 _PAUSED = "paused.json"
@@ -49,8 +50,8 @@ def cmd_follow(ports: Ports, config: Config, args: argparse.Namespace) -> Result
 
 def cmd_publish(ports: Ports, config: Config, args: argparse.Namespace) -> Result:
     """At the trainer: encode every checkpoint that appears, and commit it once all sites have prepared it."""
-    with _health(ports, "trainer", args) as health:
-        return _publish(ports, config, args, health)
+    with _health(ports, "trainer", args) as health, serving(ports, config) as own:
+        return _publish(own, config, args, health)
 
 
 def _follow(ports: Ports, config: Config, args: argparse.Namespace, health: Health) -> Result:
@@ -138,6 +139,8 @@ def _publish(ports: Ports, config: Config, args: argparse.Namespace, health: Hea
 
         decision = json.loads(ports.once("decision", act))
         facts = {"version": str(version), "checkpoint": new, "committed": str(decision["commit"]).lower()}
+        if ports.outlet is not None and ports.outlet.version == version:
+            finish(ports)
         _hook(ports, "after", args.after, facts, args.hook_s)
         published += decision["commit"]
         health.tell({

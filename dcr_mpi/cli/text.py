@@ -37,9 +37,17 @@ def render(result: dict[str, Any]) -> str:
         lines += [f"  shard {s} made anew" for s in result["shards"]]
     if "floor" in result:
         return "\n".join([_collected(result), *(f"  {key}" for key in result["keys"] if result["dry"])])
+    if "served" in result:
+        lines.append(_served(result["served"]))
     if result.get("seconds"):
         lines.append("  seconds: " + ", ".join(f"{k} {v:.2f}" for k, v in result["seconds"].items()))
     return "\n".join(lines)
+
+
+def _served(served: dict[str, Any]) -> str:
+    """What became of the parts that the trainer's ranks served."""
+    late = f"; not prepared yet: {', '.join(served['missing'])}" if served["missing"] else ""
+    return f"  served: {size(served['sent'])} to sites, {'a' if served['stored'] else 'no'} copy in the store{late}"
 
 
 def doctor(result: dict[str, Any]) -> str:

@@ -45,7 +45,7 @@ class Keyring:
     """
 
     def __init__(self, own: Signer | None, trusted: Sequence[Trust], required: bool = True) -> None:
-        self._own, self._trusted, self._required = own, tuple(trusted), required
+        self._own, self._trusted, self.required = own, tuple(trusted), required
 
     def seal(self, place: Place, content: bytes) -> bytes:
         """What to put under a key: the content, and a line with its signature where keys are configured.
@@ -55,7 +55,7 @@ class Keyring:
         UsageError
             No key to sign with, or one whose signature this side itself would refuse.
         """
-        if not self._required:
+        if not self.required:
             return content
         if self._own is None:
             raise UsageError(
@@ -87,7 +87,7 @@ class Keyring:
         """
         content, newline, rest = raw.partition(b"\n")
         line = _parse(rest, place.key) if newline else None
-        if not self._required:
+        if not self.required:
             return content
         if line is None:
             raise NotAuthentic(

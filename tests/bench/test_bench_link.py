@@ -5,18 +5,28 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from bench.link import __main__ as program
-from bench.link.net import SIDES, Links, lacking
+from bench.link.net import SENDER, SIDES, Links, lacking
 
 pytestmark = [pytest.mark.skipif(bool(lacking()), reason=f"no links here: {lacking()}"), pytest.mark.timeout(300)]
 KEYS = {
     "transport", "changed_fraction", "law", "full_s", "refit_s", "speedup", "transport_share", "pause_s",
-    "wire_bytes_if", "ranks", "link_bytes_s",
+    "wire_bytes_if", "fetched_bytes", "ranks", "link_bytes_s",
 }  # fmt: skip
+RECEIVER = """
+import socket, sys
+with socket.create_server((sys.argv[1], 0)) as listener:
+    print(listener.getsockname()[1], flush=True)
+    link, _ = listener.accept()
+    while link.recv(1 << 20):
+        pass
+    link.sendall(b"k")
+"""
 
 
 def test_a_link_is_as_slow_as_it_is_said_and_counts_what_crosses() -> None:
@@ -34,6 +44,25 @@ def test_a_link_is_as_slow_as_it_is_said_and_counts_what_crosses() -> None:
     assert links._tag not in spaces
 
 
+def test_what_goes_from_side_to_side_crosses_both_links_at_their_rate() -> None:
+    rate, size = 4e6, 2_000_000
+    with Links(rate) as links:
+        there = links.address("rollout")
+        receiver = subprocess.Popen(
+            [*links.inside("rollout"), sys.executable, "-c", RECEIVER, there], stdout=subprocess.PIPE, text=True
+        )
+        assert receiver.stdout is not None
+        port, before, begun = receiver.stdout.readline().strip(), links.crossed(), time.monotonic()
+        sender = [*links.inside("train"), sys.executable, "-c", SENDER, there, port, str(size)]
+        subprocess.run(sender, check=True, timeout=60)
+        assert time.monotonic() - begun > 0.9 * size / rate
+        after = links.crossed()
+        assert receiver.wait(30) == 0
+        receiver.stdout.close()
+        for side in SIDES:
+            assert size < after[side] - before[side] < 1.3 * size
+
+
 @pytest.mark.slow
 @pytest.mark.s3
 @pytest.mark.mpi
@@ -41,9 +70,12 @@ def test_the_quick_run_writes_what_machines_read(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(sys, "argv", ["bench.link", "--quick", "--out", str(tmp_path / "link.json")])
     assert program.main() == 0
     rows = json.loads((tmp_path / "link.json").read_text())
-    assert [row["mode"] for row in rows] == ["one job per act", "jobs that stay"]
+    ways = [(row["transport"], row["mode"]) for row in rows]
+    assert ways == [(by, mode) for by in ("s3", "direct") for mode in ("one job per act", "jobs that stay")]
     for row in rows:
         assert set(row) >= KEYS
         assert row["changed_fraction"] == pytest.approx(0.03, rel=0.1)
         for crossed in row["wire_bytes_if"].values():  # once over each link, and little besides
             assert row["payload_bytes"] < crossed < 2 * row["payload_bytes"]
+        if row["transport"] == "direct":
+            assert row["fetched_bytes"] == {"direct": row["payload_bytes"], "store": 0}

@@ -126,6 +126,26 @@ def test_a_file_system_of_one_host_for_ranks_on_two(tmp_path: Path) -> None:
     assert places.kind_of(Path("/proc/self")) == "proc"
 
 
+# -- the direct relay ---------------------------------------------------------------------------------------------
+
+
+def test_a_trainer_that_serves_parts(world: Quick) -> None:
+    direct = ["--set", "relay.transport=direct", "--set"]
+    before = everything(world)
+    assert (
+        "127.0.0.1, port "
+        in finding(world.here("doctor", *direct, "direct.listen=127.0.0.1"), "direct relay", "ok")["found"]
+    )
+    assert (
+        "direct.listen"
+        in finding(world.here("doctor", *direct, "direct.listen=192.0.2.1"), "direct relay", "fail")["remedy"]
+    )
+    nowhere = world.here("doctor", *direct, "direct.advertise=nowhere.invalid")
+    assert "nowhere.invalid" in finding(nowhere, "direct relay", "warn")["found"]
+    assert everything(world) == before
+    assert not [f for f in world.here("doctor").json["findings"] if f["check"] == "direct relay"]
+
+
 # -- shards -----------------------------------------------------------------------------------------------------------
 
 

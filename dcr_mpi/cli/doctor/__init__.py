@@ -16,7 +16,7 @@ from ...comm import Comm
 from ...config import Config
 from ...errors import DcrError, LaunchError
 from ...jsonable import dumps, to_plain
-from . import launch, node, remote, sites
+from . import launch, node, relay, remote, sites
 from .agreement import Facts, agreement, seen_by_all
 from .finding import Finding, fail, guarded, merged, ok, warn
 
@@ -78,6 +78,8 @@ def _examine(
         found += guarded("gpu", lambda: node.gpu(config))
     probe = remote.Probe(config) if config is not None else None
     found += guarded("store", probe.look) if probe is not None else ()
+    if config is not None:
+        found += guarded("direct relay", lambda: relay.direct(config))
     ranks.barrier("the store, tried by all ranks")
     found += guarded("store", probe.tidy) if probe is not None else ()
     if lead:
