@@ -19,6 +19,7 @@ from bench.launcher import find
 from bench.s3server import S3Server
 from dcr_mpi.units import bytes_text
 
+from . import planned
 from .net import Links, lacking
 from .world import Refit, World
 
@@ -33,6 +34,8 @@ def main() -> int:
     parser.add_argument("--mib", type=int, help="MiB of the checkpoint: 1024, or 64 when quick")
     parser.add_argument("--ranks", type=int, default=2, help="at the trainer, and at the site (default: 2)")
     parser.add_argument("--rate", type=float, help="MiB/s of a link (default: a full GiB takes 50 s)")
+    parser.add_argument("--plan", action="store_true", help="calibrate first, and print what dcr plan says beside it")
+    parser.add_argument("--repeat", type=int, default=1, help="refits of each kind, of which the shortest counts")
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
     if missing := lacking():
@@ -51,6 +54,7 @@ def main() -> int:
             world.begin()
             dense = world.catalog.sealed(0)[0].dense_bytes
             full = links.send("train", dense)
+            speeds = {law: planned.calibrate(world, law) for _, law in cases} if args.plan else {}
             print(f"links of {bytes_text(int(rate))}/s; {bytes_text(dense)}, full transfer {full:.1f} s", flush=True)
 
             def go(step: int, fraction: float, law: str, staying: bool) -> None:
@@ -58,16 +62,28 @@ def main() -> int:
                 rows.append(row(done, full, rate, law, args.ranks, staying))
                 print(f"{law} {done.changed:.2%}: {done.seconds:.2f} s, {full / done.seconds:.1f}x", flush=True)
 
-            go(1, *_BY_JOBS, staying=False)
+            def least(step: int, fraction: float, law: str, staying: bool, before: int) -> int:
+                """The shortest of some refits, after ``before`` that do not count; returns the step after them."""
+                had = len(rows)
+                for number in range(before + args.repeat):
+                    go(step + number, fraction, law, staying)
+                rows[had:] = [min(rows[had + before :], key=lambda r: float(r["refit_s"]))]
+                return step + before + args.repeat
+
+            step = least(1, *_BY_JOBS, staying=False, before=0)
             with world.staying():
-                for number, case in enumerate(cases):
+                for case in cases:
                     # The step before must be of the same law and size, and the first one loads what it needs.
-                    go(2 * number + 2, *case, staying=True)
-                    del rows[-1]
-                    go(2 * number + 3, *case, staying=True)
+                    step = least(step, *case, staying=True, before=1)
+            if args.plan:
+                tiling = world.catalog.tiling(world.catalog.sealed(step - 1)[0].tiling)
+                planned.planned(rows, speeds, len(tiling.tiles))
         finally:
             server.stop()
     print(aligned([_HEADS, *(line(r) for r in rows)]))
+    if args.plan:
+        print("\nmeasured, and planned from a calibration made just before\n")
+        print(aligned([planned.HEADS, *(planned.line(r) for r in rows)]))
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(rows, indent=1) + "\n")
     print(f"{args.out} written; {time.monotonic() - begun:.0f} s in all")

@@ -136,7 +136,9 @@ def build() -> argparse.ArgumentParser:
     keygen.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     _census(add("census", "What changed between any two checkpoints, and what coding it would cost.", False))
     plan_options(add("plan", "What a refit would take: seconds by stage, bytes, pause, and the best settings.", False))
-    bench_options(add("bench", "Measure this machine for dcr plan: coding, disk, store, fixed costs. Some seconds.", False))
+    bench_options(
+        add("bench", "Measure this machine for dcr plan: coding, disk, store, fixed costs. Some seconds.", False)
+    )
     run = add(
         "run", "One version's whole cycle on one machine: encode, refit, commit and apply for every configured site."
     )

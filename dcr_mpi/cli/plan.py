@@ -26,6 +26,7 @@ from ..plan import (
 
 _PARAMETERS = 1e9
 _RANKS_PER_NODE = 8
+_LATENCY_S = 0.03
 _POSITIONS: tuple[Positions, ...] = ("class", "plain")
 
 
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         speeds = dataclasses.replace(speeds, disk_rate=args.disk, source=f"{speeds.source}; disk as given")
     if args.paper:
         return {"act": "paper", "calibration": speeds.source, "rows": paper_rows(speeds, args.law)}
-    scenario = scenario_of(args)
+    scenario = scenario_of(args, _LATENCY_S if speeds.put_rate is None else 0.0)
     positions = _POSITIONS if args.positions is None else (args.positions,)
     parts = PARTS if args.part_mib is None else (args.part_mib * MIB,)
     degrees = DEGREES if args.degree is None else (args.degree,)
@@ -73,8 +74,8 @@ def plan_row(found: Plan) -> dict[str, Any]:
     }
 
 
-def scenario_of(args: argparse.Namespace) -> Scenario:
-    """What the options describe.
+def scenario_of(args: argparse.Namespace, latency: float) -> Scenario:
+    """What the options describe, with ``latency`` where they name none.
 
     Raises
     ------
@@ -119,7 +120,7 @@ def scenario_of(args: argparse.Namespace) -> Scenario:
         args.replicas,
         args.site_nodes or math.ceil(args.site_ranks / _RANKS_PER_NODE),
         args.cluster_link,
-        latency=args.latency,
+        latency=latency if args.latency is None else args.latency,
         transport=args.transport,
         mode=args.mode,
         launch_s=args.launch,
@@ -128,4 +129,3 @@ def scenario_of(args: argparse.Namespace) -> Scenario:
         window=args.window,
         poll=(shortest, longest),
     )
-

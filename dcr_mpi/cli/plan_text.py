@@ -14,11 +14,13 @@ _NOT_GIVEN = "not given"
 def plan(result: dict[str, Any]) -> str:
     """One plan: the answer, the stages, the choice."""
     c = result["choice"]
+    what = f"{size(result['dense_bytes'])} at {result['changed_fraction']:.3g} changed ({result['law']})"
+    whole = f"{result['speedup']:.1f} times faster than the whole checkpoint in {seconds(result['full_s'])}"
+    sent = f"{size(result['payload_bytes'])}, {result['bits_per_change']:.2f} bits per change"
+    share = f"transport is {result['transport_share']:.0%} of it; what holds it up: {result['bottleneck']}"
     lines = [
-        f"{seconds(result['total_s'])} for {size(result['dense_bytes'])} at {result['changed_fraction']:.3g} changed "
-        f"({result['law']}), {result['speedup']:.1f} times faster than the whole checkpoint in {seconds(result['full_s'])}",
-        f"pause {seconds(result['pause_s'])}; payload {size(result['payload_bytes'])}, {result['bits_per_change']:.2f} bits "
-        f"per change; transport is {result['transport_share']:.0%} of it; what holds it up: {result['bottleneck']}",
+        f"{seconds(result['total_s'])} for {what}, {whole}",
+        f"pause {seconds(result['pause_s'])}; payload {sent}; {share}",
         "",
     ]
     lines += table(
@@ -37,34 +39,60 @@ def plan(result: dict[str, Any]) -> str:
 
 def paper(result: dict[str, Any]) -> str:
     """The paper's cases; its figure first, ours after it."""
-    rows = result["rows"]
+    rows = [(r, r["paper"], r["ours"]) for r in result["rows"]]
     lines = table(
-        "the NeMo-DCR paper's cases, and our projection on the same link",
-        ("model", "changed", "transport", "ranks", "full: paper", "ours", "refit: paper", "ours", "payload s: paper", "ours",
-         "share: paper", "ours", "speed-up: paper", "ours", "bits: paper", "ours"),
+        "the NeMo-DCR paper's cases, and our projection on the same link: how long",
+        ("case", "full: paper", "ours", "refit: paper", "ours", "speed-up: paper", "ours", "transport: paper", "ours"),
         (
             (
-                r["model"], f"{r['changed']:.0%}", "object store" if r["transport"] == "store" else "relay tree", str(r["ranks"]),
-                _NOT_GIVEN if p["full_s"] is None else f"{p['full_s']:.0f} s", f"{o['full_s']:.0f} s",
-                _range(p["refit_s"], "g", " s"), f"{o['refit_s']:.1f} s", f"{p['payload_s']:.1f} *", f"{o['payload_s']:.1f}",
-                _range(p["transport_share"], ".0%", ""), f"{o['transport_share']:.0%}",
-                _range(p["speedup"], "g", "x"), f"{o['speedup']:.0f}x", f"{p['bits_per_change']:g}", f"{o['bits_per_change']:.2f}",
+                _case(r),
+                _NOT_GIVEN if p["full_s"] is None else f"{p['full_s']:.0f} s",
+                f"{o['full_s']:.0f} s",
+                _range(p["refit_s"], "g", " s"),
+                f"{o['refit_s']:.1f} s",
+                _range(p["speedup"], "g", "x"),
+                f"{o['speedup']:.0f}x",
+                _range(p["transport_share"], ".0%", ""),
+                f"{o['transport_share']:.0%}",
             )
-            for r in rows for p, o in [(r["paper"], r["ours"])]
+            for r, p, o in rows
         ),
-    )  # fmt: skip
-    links = {r["model"]: r["link_bytes_s"] for r in rows}
+    )
+    lines += table(
+        "the same: what crosses the link, and ours besides",
+        ("case", "bits: paper", "ours", "on the link: paper *", "ours", "pause", "held up by", "part", "ranks"),
+        (
+            (
+                _case(r),
+                f"{p['bits_per_change']:g}",
+                f"{o['bits_per_change']:.2f}",
+                f"{p['payload_s']:.1f} s",
+                f"{o['payload_s']:.1f} s",
+                f"{o['pause_s']:.2f} s",
+                o["bottleneck"],
+                f"{o['part_mib']:g} MiB",
+                str(r["ranks"]),
+            )
+            for r, p, o in rows
+        ),
+    )
+    rates = {r["model"]: f"{r['link_bytes_s'] / 1e6:.0f} MB/s" for r, _, _ in rows}
+    links = ", ".join(f"{model} {rate}" for model, rate in rates.items())
     lines += [
-        "The paper's ranges are over all its cases (speed-up), over both rates and transports (120B), or over its stress",
-        "cases (share). Figures that it does not give are not guessed; its ranks are among them.",
-        "* derived: its bits per change on the link's rate.",
-        "Links follow from its full transfers: " + ", ".join(f"{m} {v / 1e6:.0f} MB/s" for m, v in links.items())
-        + "; 1T with as many bytes a parameter as 120B.",
-        "Ours: one rank per 4 GB of checkpoint at each side, one site with one replica in a file system in memory, jobs that",
-        "stay, 30 ms one way, a look every 10 to 100 ms; relay tree is our direct transport, object store the store.",
+        "* derived: its bits per change at the link's rate.",
+        "Paper: its speed-ups are over all its cases, 120B over both rates and transports, transport's share over its",
+        "stress cases. What it does not give, its ranks and link rates among it, is not guessed.",
+        f"Links follow from its full transfers: {links}",
+        "(1T with as many bytes a parameter as 120B).",
+        "Ours: one rank per 4 GB of checkpoint at each side, one site with one replica in a file system in memory,",
+        "jobs that stay, 30 ms one way, a look every 10 to 100 ms. Its relay tree is our direct transport.",
         f"speeds: {result['calibration']}",
-    ]  # fmt: skip
+    ]
     return "\n".join(lines)
+
+
+def _case(row: dict[str, Any]) -> str:
+    return f"{row['model']}, {row['changed']:.0%}, {'object store' if row['transport'] == 'store' else 'relay tree'}"
 
 
 def _range(given: tuple[float, float] | None, form: str, unit: str) -> str:
@@ -84,13 +112,18 @@ def bench(result: dict[str, Any]) -> str:
         for how, cost in sorted(s[act].items()):
             rows.append((f"{act}, {how}", _speed(cost, per)))
     rows.append(("apply", _speed(s["apply"], per)))
-    rows += [("disk, write and fsync", f"{s['disk_rate'] / 1e9:.2f} GB/s"), ("fsync of little", f"{1e3 * s['sync_s']:.1f} ms")]
+    rows += [
+        ("disk, write and fsync", f"{s['disk_rate'] / 1e9:.2f} GB/s"),
+        ("fsync of little", f"{1e3 * s['sync_s']:.1f} ms"),
+    ]
     if s["put_rate"] is not None:
         rows.append(("store, put", f"{1e3 * s['put_s']:.1f} ms, {s['put_rate'] / 1e6:.0f} MB/s"))
         rows.append(("store, get", f"{1e3 * s['get_s']:.1f} ms, {s['get_rate'] / 1e6:.0f} MB/s"))
     for act in ("encode", "refit", "apply"):
         fixed = s[f"{act}_act"]
-        rows.append((f"fixed cost of {act}", f"{1e3 * fixed['once_s']:.0f} ms and {1e6 * fixed['tile_s']:.1f} us a tile"))
+        rows.append(
+            (f"fixed cost of {act}", f"{1e3 * fixed['once_s']:.0f} ms and {1e6 * fixed['tile_s']:.1f} us a tile")
+        )
     rows.append(("start of a process", f"{s['start_s']:.2f} s"))
     lines = table(f"this machine, one core, {near}", ("what", "measured"), rows)
     if s["put_rate"] is None:

@@ -1,9 +1,25 @@
-"""What a refit would take: laws of change, payload, and the pipeline of a refit as formulas. Pure; see docs/planning.md."""
+"""What a refit would take: laws of change, payload, and the pipeline of a refit as formulas. Pure; see
+docs/planning.md."""
 
 from .law import SPREADS, Changes, Law, changes
 from .paper import paper_rows
 from .payload import POSITIONS, Positions, Share, bits_per_change, payload
-from .refit import DEGREES, MIB, PARTS, Choice, Mode, Plan, Scenario, Stage, Transport, best, plan
+from .refit import (
+    DEGREES,
+    MIB,
+    PARTS,
+    Choice,
+    Mode,
+    Plan,
+    Scenario,
+    Stage,
+    Step,
+    Transport,
+    best,
+    plan,
+    stream,
+    through,
+)
 from .speeds import DEFAULTS, Cost, Fixed, Speeds, check_speeds, read_speeds
 
 __all__ = [
@@ -25,6 +41,7 @@ __all__ = [
     "Share",
     "Speeds",
     "Stage",
+    "Step",
     "Transport",
     "best",
     "bits_per_change",
@@ -34,4 +51,6 @@ __all__ = [
     "payload",
     "plan",
     "read_speeds",
+    "stream",
+    "through",
 ]

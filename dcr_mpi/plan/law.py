@@ -1,14 +1,15 @@
 """How many weights change, and by how much: the two laws of :mod:`dcr_mpi.synth` as formulas, without drawing a weight.
 
 *adam*: a master ``w ~ N(0, s^2)`` moves by ``u ~ N(0, t^2)`` and is rounded before and after. Words of one exponent lie
-``D`` apart, and a master's place between two of them is uniform to a good approximation (``D`` is far below ``s``). Then a
-word moves by ``k`` units in the last place with probability
+``D`` apart, and a master's place between two of them is uniform to a good approximation (``D`` is far below ``s``).
+Then a word moves by ``k`` units in the last place with probability
 
     P(k) = E[max(0, 1 - |u/D - k|)] = G(k-1) - 2 G(k) + G(k+1),   G(x) = E[max(0, u/D - x)] = r f(x/r) - x (1 - F(x/r)),
 
-``r = t/D``, ``f`` and ``F`` the normal density and distribution. ``D`` doubles with the exponent, so the chance to change
-halves. Words as fine as the masters (fp32 and wider) have no place between two: P(k) = F((k+1/2)/r) - F((k-1/2)/r). The
-exponents' shares are those of a mixture of spreads ``s``, and ``t`` follows from the fraction that is to change.
+``r = t/D``, ``f`` and ``F`` the normal density and distribution. ``D`` doubles with the exponent, so the chance to
+change halves. Words as fine as the masters (fp32 and wider) have no place between two: P(k) = F((k+1/2)/r) -
+F((k-1/2)/r). The exponents' shares are those of a mixture of spreads ``s``, and ``t`` follows from the fraction that
+is to change.
 
 *uniform*: every word has the same chance, and moves by one unit up or down.
 """

@@ -1,8 +1,9 @@
-"""The NeMo-DCR paper's cases (NVIDIA and Aalto University, October 2026) beside what our formulas give on the same link.
+"""The NeMo-DCR paper's cases (NVIDIA and Aalto University, October 2026) beside what our formulas give on the same
+link.
 
-Its replicas are in memory, so ours are here too, on a file system in memory: ``disk_rate`` is memcpy's. Only figures that
-the paper gives are here; None is "not given". Its links are told by its own full transfers: 247.2 GB in
-750 s, and for 1T, whose bytes are not given, as many bytes a parameter as its 120B has, in 87.5 minutes.
+Its replicas are in memory, so ours are here too, on a file system in memory: ``disk_rate`` is memcpy's. Only figures
+that the paper gives are here; None is "not given". Its links are told by its own full transfers: 247.2 GB in 750 s,
+and for 1T, whose bytes are not given, as many bytes a parameter as its 120B has, in 87.5 minutes.
 """
 
 from __future__ import annotations

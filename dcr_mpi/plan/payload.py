@@ -1,8 +1,9 @@
 """Bytes of a version before there is one: the codec's streams, each taken for as long as its entropy stage makes it.
 
 *class* is coded by rANS, which comes within a fraction of a percent of its model's entropy; beside it are tables and
-digests. *plain* is bytes through zstd, which has no such formula: gaps and steps are drawn from the law and go through the
-codec's own entropy stage. *dense* is whole words: mantissa and sign do not shrink, exponents do. See docs/format.md.
+digests. *plain* is bytes through zstd, which has no such formula: gaps and steps are drawn from the law and go
+through the codec's own entropy stage. *dense* is whole words: mantissa and sign do not shrink, exponents do. See
+docs/format.md.
 """
 
 from __future__ import annotations

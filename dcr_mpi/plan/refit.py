@@ -95,7 +95,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class Plan:
-    """A refit: from the moment that the trainer's checkpoint is there to the moment that the last site has applied it."""
+    """A refit: from the moment that the trainer's checkpoint is there to the moment that the last site has applied
+    it."""
 
     choice: Choice
     parts: int
@@ -123,19 +124,34 @@ class Plan:
         return self.full_s / self.total_s
 
 
-@dataclass
-class _Step:
+@dataclass(frozen=True)
+class Step:
+    """A stage that parts come through: seconds of one part's way, seconds between two, bytes in all; ``tail`` comes
+    once, after the last part, ``cpu`` are the core-seconds of one part.
+
+    ``run``: parts in a row that one and the same rank works on, one after another; 1 where ranks take turns."""
+
     name: str
     way: float
     beat: float
     size: float = 0.0
-    tail: float = 0.0  # once, after the last part
-    cpu: float = 0.0  # core-seconds of one part
-    parts: int = 1
+    tail: float = 0.0
+    cpu: float = 0.0
+    run: float = 1.0
 
-    @property
-    def busy(self) -> float:
-        return self.way + (self.parts - 1) * self.beat + self.tail
+    def queue(self, came: float) -> float:
+        """What the last part waits for those before it in its run, if they came ``came`` seconds apart."""
+        return (self.run - 1) * max(0.0, self.way - came)
+
+    def alone(self, parts: int) -> float:
+        """Seconds of the stage by itself."""
+        return self.way + (parts - 1) * self.beat + self.queue(0.0) + self.tail
+
+
+def through(steps: Sequence[Step], parts: int, shared: float = 0.0) -> float:
+    """Seconds from the first part's start to the last one's end; ``shared``: the least seconds between two."""
+    came = max(shared, *(step.beat for step in steps))
+    return sum(step.way + step.queue(came) + step.tail for step in steps) + (parts - 1) * came
 
 
 def plan(scenario: Scenario, speeds: Speeds, choice: Choice) -> Plan:
@@ -143,26 +159,20 @@ def plan(scenario: Scenario, speeds: Speeds, choice: Choice) -> Plan:
     s = scenario
     sent = payload(s.shares, choice.positions, choice.part, s.bucket, s.block)
     n = max(1, math.ceil(s.dense_bytes / choice.part))
-    steps = _steps(s, speeds, choice, n, sent)
+    steps = stream(s, speeds, choice, n, sent)
     first, late = _begin(s, speeds)
     slowest = max(steps, key=lambda step: step.beat)
-    beat, bottleneck = slowest.beat, slowest.name
     work = sum(step.cpu for step in steps)
     shared = work / s.cores if s.cores is not None else 0.0
-    adds = {step.name: step.way + step.tail for step in steps}
-    if shared > beat:
-        bottleneck = "cores"
-        for step in steps:
-            adds[step.name] += (n - 1) * shared * step.cpu / work
-    else:
-        adds[bottleneck] += (n - 1) * beat
-    # A site that is ready later than the first part has the parts that wait for it come at its own beat.
-    trainer = sum(step.way for step in steps[:2])
-    own = max(step.beat for step in steps[2:])
-    waits = max(0.0, late - trainer - (n - 1) * max(0.0, max(beat, shared) - max(own, shared)))
+    came, bottleneck = max(slowest.beat, shared), slowest.name if slowest.beat >= shared else "cores"
+    adds = {step.name: step.way + step.queue(came) + step.tail for step in steps}
+    for step in steps:
+        adds[step.name] += (n - 1) * came * (step.cpu / work if bottleneck == "cores" else step is slowest)
+    # A site that is ready late has the parts that wait for it come at its own beat.
+    waits = max(0.0, late + through(steps[2:], n, shared) - through(steps, n, shared))
     decide, applied, pause = _decide(s, speeds), *_apply(s, speeds)
     stages = [Stage("start", first + late, first + waits)]
-    stages += [Stage(step.name, step.busy, adds[step.name], step.size) for step in steps]
+    stages += [Stage(step.name, step.alone(n), adds[step.name], step.size) for step in steps]
     stages += [Stage("decide", decide, decide), Stage("apply", applied, applied, s.dense_bytes * s.replicas)]
     link = min(s.link / (s.sites if s.transport == "direct" else 1), s.site_link)
     return Plan(
@@ -171,7 +181,8 @@ def plan(scenario: Scenario, speeds: Speeds, choice: Choice) -> Plan:
     )  # fmt: skip
 
 
-def _steps(s: Scenario, speeds: Speeds, choice: Choice, n: int, sent: float) -> list[_Step]:
+def stream(s: Scenario, speeds: Speeds, choice: Choice, n: int, sent: float) -> list[Step]:
+    """The stages that ``n`` parts of ``sent`` bytes in all stream through, in order."""
     dense, part, changed = s.dense_bytes / n, sent / n, s.changed / n
     coders, roots = min(s.trainer_ranks, n), min(s.site_ranks, n)
     encode = speeds.encode[choice.positions].seconds(dense, changed)
@@ -181,34 +192,34 @@ def _steps(s: Scenario, speeds: Speeds, choice: Choice, n: int, sent: float) -> 
     out, into = _slower(s.link, speeds.put_rate, coders * _UPLOADS), _slower(s.site_link, speeds.get_rate, roots)
     if s.transport == "store":
         up = put + part / out
-        upload = _Step("upload", up, max(part / out, up / (coders * _UPLOADS)), sent, parts=n)
+        upload = Step("upload", up, max(part / out, up / (coders * _UPLOADS)), sent)
         down = get + part / into + look_s(s, encode / max(coders, 1))
         busy = get + part / into
-        fetch = _Step("fetch", down, max(part / into, busy / (roots * s.window)), sent * s.sites, parts=n)
+        fetch = Step("fetch", down, max(part / into, busy / (roots * s.window)), sent * s.sites)
     else:  # one connection from a rank of the trainer to a root at each site: bytes pass, nothing is stored on the way
         rate = min(s.link / s.sites, s.site_link)
-        upload = _Step("upload", part / rate + s.latency, part / rate, sent * s.sites, parts=n)
-        fetch = _Step("fetch", 0.0, 0.0, sent * s.sites, parts=n)
+        upload = Step("upload", part / rate + s.latency, part / rate, sent * s.sites)
+        fetch = Step("fetch", 0.0, 0.0, sent * s.sites)
     others = s.replicas - s.replicas / s.site_ranks  # ranks that get a part from another one, on average
     hops = depth(max(0, math.ceil(others)), choice.degree)
-    relay = _Step(
+    relay = Step(
         "relay",
         hops * (choice.degree * part / s.cluster_link + s.cluster_latency) if others else 0.0,
         others / s.site_ranks * part / s.cluster_link,
         sent * others * s.sites,
-        parts=n,
     )
+    # A part's words go to one rank of each replica, and to the same one as its neighbours' do.
+    run = max(1.0, n * s.replicas / s.site_ranks)
     words = sum(x.changed * (1 + x.law.kind.word_bytes) for x in s.shares) * s.replicas
     journal = words / (speeds.disk_rate * s.site_nodes) + speeds.sync_s
     sites = s.sites if s.cores is not None else 1
     return [
-        _Step("encode", encode, encode / coders, s.dense_bytes, cpu=encode, parts=n),
+        Step("encode", encode, encode / coders, s.dense_bytes, cpu=encode),
         upload,
         fetch,
         relay,
-        _Step(
-            "prepare", decode, s.replicas * decode / s.site_ranks, s.dense_bytes * s.replicas, journal,
-            cpu=decode * s.replicas * sites, parts=n,
+        Step(
+            "prepare", decode, 0.0, s.dense_bytes * s.replicas, journal, cpu=decode * s.replicas * sites, run=run
         ),
     ]  # fmt: skip
 
@@ -231,7 +242,9 @@ def look_s(s: Scenario, waited: float) -> float:
 def _begin(s: Scenario, speeds: Speeds) -> tuple[float, float]:
     """Until the version is opened; and from then until a site is ready for its first part."""
     requests = 4 * (speeds.get_s + 2 * s.latency) + 2 * (speeds.put_s + 2 * s.latency)
-    detect = look_s(s, 60.0) if s.mode == "staying" else s.launch_s + _starting(s, speeds, s.trainer_ranks + s.site_ranks)
+    detect = (
+        look_s(s, 60.0) if s.mode == "staying" else s.launch_s + _starting(s, speeds, s.trainer_ranks + s.site_ranks)
+    )
     first = detect + speeds.encode_act.seconds(s.tiles) + requests
     late = speeds.refit_act.seconds(s.tiles) + 4 * (speeds.get_s + 2 * s.latency)
     return first, late + (look_s(s, 60.0) if s.mode == "staying" else look_s(s, first))
@@ -283,4 +296,3 @@ def best(
                     found = here
     assert found is not None
     return found
-

@@ -105,14 +105,21 @@ def read_speeds(path: Path) -> Speeds:
             remedy="make one with dcr bench --out FILE, or leave it out",
         ) from None
     except CorruptInput as error:
-        raise UsageError(error.what, found=error.found, expected=error.expected, remedy="make it with dcr bench") from None
+        raise UsageError(
+            error.what, found=error.found, expected=error.expected, remedy="make it with dcr bench"
+        ) from None
     check_speeds(speeds, str(path))
     return speeds
 
 
 def check_speeds(speeds: Speeds, what: str) -> None:
     """Raise UsageError for numbers that no machine has."""
-    rates = {"memcpy": speeds.memcpy, "disk_rate": speeds.disk_rate, "put_rate": speeds.put_rate, "get_rate": speeds.get_rate}
+    rates = {
+        "memcpy": speeds.memcpy,
+        "disk_rate": speeds.disk_rate,
+        "put_rate": speeds.put_rate,
+        "get_rate": speeds.get_rate,
+    }
     costs = {**speeds.encode, **{f"prepare {k}": v for k, v in speeds.prepare.items()}, "apply": speeds.apply}
     fixed = {"encode_act": speeds.encode_act, "refit_act": speeds.refit_act, "apply_act": speeds.apply_act}
     times = {"sync_s": speeds.sync_s, "put_s": speeds.put_s, "get_s": speeds.get_s, "start_s": speeds.start_s}
@@ -120,9 +127,14 @@ def check_speeds(speeds: Speeds, what: str) -> None:
     times |= {f"{k}.{n}": v for k, c in fixed.items() for n, v in (("once_s", c.once_s), ("tile_s", c.tile_s))}
     bad = [(k, v) for k, v in rates.items() if v is not None and not v > 0]
     bad += [(k, v) for k, v in times.items() if not v >= 0]
-    missing = [f"{act}.{p}" for act in ("encode", "prepare") for p in ("class", "plain") if p not in getattr(speeds, act)]
+    missing = [
+        f"{act}.{p}" for act in ("encode", "prepare") for p in ("class", "plain") if p not in getattr(speeds, act)
+    ]
     if bad or missing:
         found = f"{bad[0][0]} of {bad[0][1]}" if bad else f"no {missing[0]}"
         raise UsageError(
-            f"calibration {what}", found=found, expected="rates over 0, times of 0 or more", remedy="make it with dcr bench"
+            f"calibration {what}",
+            found=found,
+            expected="rates over 0, times of 0 or more",
+            remedy="make it with dcr bench",
         )
