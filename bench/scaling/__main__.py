@@ -17,10 +17,9 @@ from typing import Any
 from bench.codec.report import aligned
 from bench.launcher import find_all
 from dcr_mpi.cli.svg import lines
-from dcr_mpi.plan import DEFAULTS
 from dcr_mpi.units import bytes_text, seconds_text
 
-from .formula import Case, case
+from .formula import NOTHING_BUT_LINKS, Case, case
 from .real import compare
 from .simulate import Model, shards, simulate
 
@@ -39,21 +38,25 @@ def cases(quick: bool) -> Iterator[tuple[str, Case]]:
         yield "a replica on every rank", case(n, 1, n, 2, 64)
     for sites in (1, 10) if quick else (1, 2, 5, 10):
         yield "more sites", case(64 if quick else 1024, sites, 1, 2, 256)
+    for window in (4, 8, 16):
+        yield "more parts in hand", case(64, 1, 1, 2, 256, window=window)
     for degree in (1, 2, 4) if quick else (1, 2, 3, 4, 8, 16):
-        yield "more children", case(64 if quick else 256, 1, 64 if quick else 256, degree, 64)
+        n = 64 if quick else 256
+        yield "a tree that holds it up", case(n, 1, n, degree, 2 * n, link=2.5e9, speeds=NOTHING_BUT_LINKS, window=16)
 
 
 def row(group: str, here: Case) -> dict[str, Any]:
     """One simulation, and the formula's answer."""
-    s, model = here.scenario, here.model(DEFAULTS)
+    s, model = here.scenario, here.model()
     begun = time.monotonic()
     found = simulate(model)
     payload = sum(model.sizes)
     sent = [rank.sent for site in found.tallies for rank in site]
     return {
         "group": group, "ranks": s.site_ranks, "sites": s.sites, "replicas": s.replicas, "degree": here.choice.degree,
+        "window": s.window,
         "parts": here.parts, "dense_bytes": s.dense_bytes, "payload_bytes": payload,
-        "simulated_s": found.seconds, "formula_s": here.seconds(DEFAULTS),
+        "simulated_s": found.seconds, "formula_s": here.seconds(),
         "wide_bytes": found.wide, "crossings": max(found.wide) / payload,
         "link_busy": found.link_busy, "port_busy": found.port_busy,
         "most_sent": max(sent), "mean_sent": sum(sent) / len(sent), "took_s": time.monotonic() - begun,

@@ -1,7 +1,8 @@
 """What acts cost besides the words: whole versions of two tiny models through the real acts, one with many more tiles.
 
 Both have next to no words, so what an act takes, less the stages that work on words, is documents, records and
-receipts. They run in one process one after another, as in a job that stays; the third version of each is measured.
+receipts. They run in one process one after another, as in a job that stays. The first version loads what it needs; of
+the others the shorter time of each act counts, as other work on the machine only adds.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ..acts.prepare_plan import PrepareJob
 from ..acts.replica import Replica
 from ..catalog import Catalog
 from ..comm import Solo
+from ..errors import ResourceError
 from ..events import Events
 from ..jsonable import dumps
 from ..kernels.api import Kernels
@@ -34,7 +36,7 @@ from ..signing import NO_KEYS
 from ..store import open_store
 from ..synth import TINY, Shape, site_layout, trainer_layout, write_checkpoint
 
-_SITE, _STEPS, _LAYERS = "s", 3, (1, 12)
+_SITE, _STEPS, _LAYERS = "s", 3, (1, 6)
 _WORDS = ("encode", "upload", "decode", "journal", "write", "relay")  # stages whose time is the words'
 
 
@@ -71,13 +73,14 @@ def _point(kernels: Kernels, directory: Path, shape: Shape) -> _Point:
     directory.mkdir()
     trainer, site = trainer_layout(shape), site_layout(shape)
     catalog, replica = Catalog(open_store(str(directory / "store")), "p", NO_KEYS), directory / "replica"
-    state, took = directory / "state", {}
+    state, took = directory / "state", dict[str, list[float]]()
 
     def act(name: str, do: Callable[[Ports], object]) -> None:
         with Events(None, name, _SITE, progress_s=0.0) as events:
             begun = time.monotonic()
             do(Ports(catalog, Solo(), kernels, events))
-            took[name] = time.monotonic() - begun - sum(events.seconds().get(stage, 0.0) for stage in _WORDS)
+            spent = time.monotonic() - begun - sum(events.seconds().get(stage, 0.0) for stage in _WORDS)
+        took.setdefault(name, []).append(spent)
 
     def step(number: int) -> Path:
         where = directory / f"step-{number}"
@@ -98,7 +101,8 @@ def _point(kernels: Kernels, directory: Path, shape: Shape) -> _Point:
     step(_STEPS + 1)
     manifest = catalog.sealed(_STEPS)[0]
     assert Replica(replica, _SITE).need().state == manifest.state
-    return _Point(len(catalog.tiling(manifest.tiling).tiles), took)
+    least = {name: min(times[1:] or times) for name, times in took.items()}
+    return _Point(len(catalog.tiling(manifest.tiling).tiles), least)
 
 
 def _start(directory: Path, encode_s: float) -> float:
@@ -110,9 +114,10 @@ def _start(directory: Path, encode_s: float) -> float:
     )
     command = [sys.executable, "-m", "dcr_mpi", "encode", "-c", str(directory / "dcr.yaml"), "--json"]
     begun = time.monotonic()
-    subprocess.run(
-        [*command, str(directory / f"step-{_STEPS + 1}")], check=True, stdout=subprocess.DEVNULL, env=_alone()
-    )
+    new = str(directory / f"step-{_STEPS + 1}")
+    done = subprocess.run([*command, new], capture_output=True, text=True, env=_alone(), check=False)
+    if done.returncode:
+        raise ResourceError("dcr encode of a tiny version", found=done.stderr.strip()[-1000:], expected="its receipt")
     return max(0.0, time.monotonic() - begun - encode_s)
 
 

@@ -118,7 +118,7 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--law", choices=["adam", "uniform"], default="adam", help="how changes are spread (default: adam)"
     )
-    parser.add_argument("--mib", type=_count, default=32, metavar="MIB", help="of words to code (default: 32)")
+    parser.add_argument("--mib", type=_count, default=16, metavar="MIB", help="of words to code (default: 16)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 

@@ -19,6 +19,7 @@ MIB = 1 << 20
 Transport = Literal["store", "direct"]
 Mode = Literal["staying", "jobs"]
 _UPLOADS = 2  # in flight per rank
+_EFFICIENCY = 0.6  # of links inside a site: ranks wait for one another (docs/scaling.md)
 _REQUESTS = 2  # of a part: itself, and its announcement
 
 
@@ -170,6 +171,8 @@ def plan(scenario: Scenario, speeds: Speeds, choice: Choice) -> Plan:
         adds[step.name] += (n - 1) * came * (step.cpu / work if bottleneck == "cores" else step is slowest)
     # A site that is ready late has the parts that wait for it come at its own beat.
     waits = max(0.0, late + through(steps[2:], n, shared) - through(steps, n, shared))
+    if bottleneck == "cores":  # nobody idles beside whom a site could read its documents
+        waits = max(waits, s.site_ranks * s.sites * speeds.refit_act.seconds(s.tiles) / (s.cores or 1))
     decide, applied, pause = _decide(s, speeds), *_apply(s, speeds)
     stages = [Stage("start", first + late, first + waits)]
     stages += [Stage(step.name, step.alone(n), adds[step.name], step.size) for step in steps]
@@ -190,24 +193,27 @@ def stream(s: Scenario, speeds: Speeds, choice: Choice, n: int, sent: float) -> 
     there = 2 * s.latency  # a request and its answer
     put, get = _REQUESTS * (speeds.put_s + there), _REQUESTS * (speeds.get_s + there)
     out, into = _slower(s.link, speeds.put_rate, coders * _UPLOADS), _slower(s.site_link, speeds.get_rate, roots)
-    if s.transport == "store":
-        up = put + part / out
-        upload = Step("upload", up, max(part / out, up / (coders * _UPLOADS)), sent)
-        down = get + part / into + look_s(s, encode / max(coders, 1))
-        busy = get + part / into
-        fetch = Step("fetch", down, max(part / into, busy / (roots * s.window)), sent * s.sites)
-    else:  # one connection from a rank of the trainer to a root at each site: bytes pass, nothing is stored on the way
-        rate = min(s.link / s.sites, s.site_link)
-        upload = Step("upload", part / rate + s.latency, part / rate, sent * s.sites)
-        fetch = Step("fetch", 0.0, 0.0, sent * s.sites)
     others = s.replicas - s.replicas / s.site_ranks  # ranks that get a part from another one, on average
     hops = depth(max(0, math.ceil(others)), choice.degree)
     relay = Step(
         "relay",
         hops * (choice.degree * part / s.cluster_link + s.cluster_latency) if others else 0.0,
-        others / s.site_ranks * part / s.cluster_link,
+        others / s.site_ranks * part / s.cluster_link / _EFFICIENCY,
         sent * others * s.sites,
     )
+    # A rank has so many parts in hand at a time, and a part is in hand at its root and at all that need it.
+    at_once = s.window * s.site_ranks / (1 + others)
+    if s.transport == "store":
+        up = put + part / out
+        upload = Step("upload", up, max(part / out, up / (coders * _UPLOADS)), sent)
+        down = get + part / into
+        full = max(0.0, n / at_once - 1) * (down + relay.way + decode) / max(n - 1, 1)
+        fetch = Step("fetch", down + look_s(s, encode / coders), max(part / into, full), sent * s.sites)
+    else:  # one connection from a rank of the trainer to a root at each site: bytes pass, nothing is stored on the way
+        rate = min(s.link / s.sites, s.site_link)
+        upload = Step("upload", part / rate + s.latency, part / rate, sent * s.sites)
+        full = max(0.0, n / at_once - 1) * (relay.way + decode) / max(n - 1, 1)
+        fetch = Step("fetch", 0.0, full, sent * s.sites)
     # A part's words go to one rank of each replica, and to the same one as its neighbours' do.
     run = max(1.0, n * s.replicas / s.site_ranks)
     words = sum(x.changed * (1 + x.law.kind.word_bytes) for x in s.shares) * s.replicas
@@ -245,7 +251,8 @@ def _begin(s: Scenario, speeds: Speeds) -> tuple[float, float]:
     detect = (
         look_s(s, 60.0) if s.mode == "staying" else s.launch_s + _starting(s, speeds, s.trainer_ranks + s.site_ranks)
     )
-    first = detect + speeds.encode_act.seconds(s.tiles) + requests
+    crowd = max(1.0, s.trainer_ranks / s.cores) if s.cores is not None else 1.0
+    first = detect + speeds.encode_act.seconds(s.tiles) * crowd + requests
     late = speeds.refit_act.seconds(s.tiles) + 4 * (speeds.get_s + 2 * s.latency)
     return first, late + (look_s(s, 60.0) if s.mode == "staying" else look_s(s, first))
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ..errors import CorruptInput, UsageError
 from ..jsonable import loads
-from .law import Law
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Speeds:
     """
 
     source: str
-    law: Law
+    law: str
     fraction: float
     memcpy: float
     encode: dict[str, Cost]
