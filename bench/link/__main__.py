@@ -25,6 +25,7 @@ from .world import Refit, World
 
 OUT = Path("bench/out/link.json")
 _BY_JOBS = (0.03, "adam")
+_LAWS = ("adam", "uniform")
 _PER_GIB_S = 50.0  # what a full checkpoint of 1 GiB takes over the link
 
 
@@ -34,6 +35,9 @@ def main() -> int:
     parser.add_argument("--mib", type=int, help="MiB of the checkpoint: 1024, or 64 when quick")
     parser.add_argument("--ranks", type=int, default=2, help="at the trainer, and at the site (default: 2)")
     parser.add_argument("--rate", type=float, help="MiB/s of a link (default: a full GiB takes 50 s)")
+    parser.add_argument(
+        "--laws", nargs="+", choices=_LAWS, default=_LAWS, help="how changes are spread (default: both)"
+    )
     parser.add_argument("--plan", action="store_true", help="calibrate first, and print what dcr plan says beside it")
     parser.add_argument("--repeat", type=int, default=1, help="refits of each kind, of which the shortest counts")
     parser.add_argument("--out", type=Path, default=OUT)
@@ -43,7 +47,7 @@ def main() -> int:
     begun = time.monotonic()
     mib = args.mib or (64 if args.quick else 1024)
     rate = (args.rate or 1024 / _PER_GIB_S) * (1 << 20)
-    cases = [_BY_JOBS] if args.quick else [(f, law) for law in ("adam", "uniform") for f in (0.01, 0.03, 0.05)]
+    cases = [_BY_JOBS] if args.quick else [(f, law) for law in args.laws for f in (0.01, 0.03, 0.05)]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="dcr-link-") as folder, Links(rate) as links:
         directory = Path(folder)
@@ -54,7 +58,11 @@ def main() -> int:
             world.begin()
             dense = world.catalog.sealed(0)[0].dense_bytes
             full = links.send("train", dense)
-            speeds = {law: planned.calibrate(world, law) for _, law in cases} if args.plan else {}
+            speeds = (
+                {law: planned.calibrate(world, law) for law in {law for _, law in [_BY_JOBS, *cases]}}
+                if args.plan
+                else {}
+            )
             print(f"links of {bytes_text(int(rate))}/s; {bytes_text(dense)}, full transfer {full:.1f} s", flush=True)
 
             def go(step: int, fraction: float, law: str, staying: bool) -> None:

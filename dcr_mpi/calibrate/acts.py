@@ -8,6 +8,7 @@ the others the shorter time of each act counts, as other work on the machine onl
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -42,12 +43,14 @@ _WORDS = ("encode", "upload", "decode", "journal", "write", "relay")  # stages w
 
 @dataclass(frozen=True)
 class Acts:
-    """Fixed costs of each act, and the start of a process."""
+    """Fixed costs of each act, the start of a process, and what coding takes for a tile; seconds of a core."""
 
     encode: Fixed
     refit: Fixed
     apply: Fixed
     start_s: float
+    encode_tile_s: float
+    prepare_tile_s: float
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,12 @@ def fixed_costs(kernels: Kernels, directory: Path) -> Acts:
         return Fixed(max(0.0, small.took[act] - tile * small.tiles), tile)
 
     return Acts(
-        line("encode"), line("refit"), line("apply"), _start(directory / f"acts-{_LAYERS[0]}", small.took["encode"])
+        line("encode"),
+        line("refit"),
+        line("apply"),
+        _start(directory / f"acts-{_LAYERS[0]}", small.took["encode"]),
+        line("encode.encode").tile_s,
+        line("refit.decode").tile_s,
     )
 
 
@@ -77,10 +85,13 @@ def _point(kernels: Kernels, directory: Path, shape: Shape) -> _Point:
 
     def act(name: str, do: Callable[[Ports], object]) -> None:
         with Events(None, name, _SITE, progress_s=0.0) as events:
-            begun = time.monotonic()
+            begun, cpu = time.monotonic(), time.process_time()
             do(Ports(catalog, Solo(), kernels, events))
-            spent = time.monotonic() - begun - sum(events.seconds().get(stage, 0.0) for stage in _WORDS)
-        took.setdefault(name, []).append(spent)
+            share = min(1.0, (time.process_time() - cpu) / (time.monotonic() - begun))
+        stages = events.seconds()
+        took.setdefault(name, []).append((time.process_time() - cpu) - share * sum(stages.get(s, 0.0) for s in _WORDS))
+        for stage in ("encode", "decode"):
+            took.setdefault(f"{name}.{stage}", []).append(share * stages.get(stage, 0.0))
 
     def step(number: int) -> Path:
         where = directory / f"step-{number}"
@@ -106,19 +117,20 @@ def _point(kernels: Kernels, directory: Path, shape: Shape) -> _Point:
 
 
 def _start(directory: Path, encode_s: float) -> float:
-    """Seconds from the start of a process to its work: a real encode of a tiny version, less what that takes when
+    """A process from its start to its work: a real encode of a tiny version, less what that takes when
     warm."""
     (directory / "dcr.yaml").write_text(
         "policy: p\nstore: {url: store}\ntrainer: {state: state, layout: trainer.json, sites: [s]}\n"
         "sites: {s: {replica: replica, layout: site.json}}\n"
     )
     command = [sys.executable, "-m", "dcr_mpi", "encode", "-c", str(directory / "dcr.yaml"), "--json"]
-    begun = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     new = str(directory / f"step-{_STEPS + 1}")
     done = subprocess.run([*command, new], capture_output=True, text=True, env=_alone(), check=False)
     if done.returncode:
         raise ResourceError("dcr encode of a tiny version", found=done.stderr.strip()[-1000:], expected="its receipt")
-    return max(0.0, time.monotonic() - begun - encode_s)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return max(0.0, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime - encode_s)
 
 
 def _alone() -> dict[str, str]:

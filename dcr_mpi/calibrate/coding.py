@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,9 @@ _FEWER = 3  # how many times fewer changes the second point has
 
 @dataclass(frozen=True)
 class Coding:
-    """Costs by positions; memcpy in bytes per second."""
+    """Costs by positions; memcpy in bytes per second; ``core_share``: CPU time over wall-clock of all of it."""
 
+    core_share: float
     memcpy: float
     encode: dict[str, Cost]
     prepare: dict[str, Cost]
@@ -33,9 +35,12 @@ def coding(kernels: Kernels, law: Law, fraction: float, size: int, directory: Pa
 
     Figures are CPU time of one thread, medians of turns.
     """
+    cpu, wall = time.thread_time(), time.monotonic()
     points = [_point(kernels, law, fraction / fewer, size, directory) for fewer in (_FEWER, 1)]
+    share = (time.thread_time() - cpu) / (time.monotonic() - wall)
     costs = {what: _line(*((p.dense, p.changed, p.took[what]) for p in points)) for what in points[0].took}
     return Coding(
+        min(1.0, share),
         max(p.memcpy for p in points),
         {how: costs[f"{how}/encode"] for how in _POSITIONS},
         {how: costs[f"{how}/prepare"] for how in _POSITIONS},

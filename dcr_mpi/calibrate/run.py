@@ -47,6 +47,7 @@ def calibrate(kernels: Kernels, law: Law, fraction: float, size: int, directory:
         source=f"dcr bench on {platform.node()}" + ("" if store is not None else "; store: the defaults"),
         law=law,
         fraction=fraction,
+        core_share=coded.core_share,
         memcpy=coded.memcpy,
         encode=coded.encode,
         prepare=coded.prepare,
@@ -61,4 +62,6 @@ def calibrate(kernels: Kernels, law: Law, fraction: float, size: int, directory:
         refit_act=acts.refit,
         apply_act=acts.apply,
         start_s=acts.start_s,
+        encode_tile_s=acts.encode_tile_s,
+        prepare_tile_s=acts.prepare_tile_s,
     )

@@ -124,7 +124,9 @@ def bench(result: dict[str, Any]) -> str:
         rows.append(
             (f"fixed cost of {act}", f"{1e3 * fixed['once_s']:.0f} ms and {1e6 * fixed['tile_s']:.1f} us a tile")
         )
+    rows.append(("coding, besides", f"{1e6 * s['encode_tile_s']:.0f} and {1e6 * s['prepare_tile_s']:.0f} us a tile"))
     rows.append(("start of a process", f"{s['start_s']:.2f} s"))
+    rows.append(("share of a core", f"{s['core_share']:.0%}"))
     lines = table(f"this machine, one core, {near}", ("what", "measured"), rows)
     if s["put_rate"] is None:
         lines.append("no store was measured (-c FILE): the calibration has the defaults for it")

@@ -20,6 +20,7 @@ Transport = Literal["store", "direct"]
 Mode = Literal["staying", "jobs"]
 _UPLOADS = 2  # in flight per rank
 _EFFICIENCY = 0.6  # of links inside a site: ranks wait for one another (docs/scaling.md)
+_ALONE = 0.95  # of a core: who got more had nobody beside it
 _REQUESTS = 2  # of a part: itself, and its announcement
 
 
@@ -164,7 +165,7 @@ def plan(scenario: Scenario, speeds: Speeds, choice: Choice) -> Plan:
     first, late = _begin(s, speeds)
     slowest = max(steps, key=lambda step: step.beat)
     work = sum(step.cpu for step in steps)
-    shared = work / s.cores if s.cores is not None else 0.0
+    shared = work / hands(s, speeds, _everybody(s)) if s.cores is not None else 0.0
     came, bottleneck = max(slowest.beat, shared), slowest.name if slowest.beat >= shared else "cores"
     adds = {step.name: step.way + step.queue(came) + step.tail for step in steps}
     for step in steps:
@@ -172,7 +173,8 @@ def plan(scenario: Scenario, speeds: Speeds, choice: Choice) -> Plan:
     # A site that is ready late has the parts that wait for it come at its own beat.
     waits = max(0.0, late + through(steps[2:], n, shared) - through(steps, n, shared))
     if bottleneck == "cores":  # nobody idles beside whom a site could read its documents
-        waits = max(waits, s.site_ranks * s.sites * speeds.refit_act.seconds(s.tiles) / (s.cores or 1))
+        documents = s.site_ranks * s.sites * speeds.refit_act.seconds(s.tiles)
+        waits = max(waits, documents / hands(s, speeds, _everybody(s)))
     decide, applied, pause = _decide(s, speeds), *_apply(s, speeds)
     stages = [Stage("start", first + late, first + waits)]
     stages += [Stage(step.name, step.alone(n), adds[step.name], step.size) for step in steps]
@@ -188,8 +190,9 @@ def stream(s: Scenario, speeds: Speeds, choice: Choice, n: int, sent: float) -> 
     """The stages that ``n`` parts of ``sent`` bytes in all stream through, in order."""
     dense, part, changed = s.dense_bytes / n, sent / n, s.changed / n
     coders, roots = min(s.trainer_ranks, n), min(s.site_ranks, n)
-    encode = speeds.encode[choice.positions].seconds(dense, changed)
-    decode = speeds.prepare[choice.positions].seconds(dense, changed)
+    crowd = _everybody(s) / hands(s, speeds, _everybody(s))
+    encode = speeds.encode[choice.positions].seconds(dense, changed) + s.tiles / n * speeds.encode_tile_s
+    decode = speeds.prepare[choice.positions].seconds(dense, changed) + s.tiles / n * speeds.prepare_tile_s
     there = 2 * s.latency  # a request and its answer
     put, get = _REQUESTS * (speeds.put_s + there), _REQUESTS * (speeds.get_s + there)
     out, into = _slower(s.link, speeds.put_rate, coders * _UPLOADS), _slower(s.site_link, speeds.get_rate, roots)
@@ -220,14 +223,31 @@ def stream(s: Scenario, speeds: Speeds, choice: Choice, n: int, sent: float) -> 
     journal = words / (speeds.disk_rate * s.site_nodes) + speeds.sync_s
     sites = s.sites if s.cores is not None else 1
     return [
-        Step("encode", encode, encode / coders, s.dense_bytes, cpu=encode),
+        Step("encode", encode * crowd, encode / coders, s.dense_bytes, cpu=encode),
         upload,
         fetch,
         relay,
         Step(
-            "prepare", decode, 0.0, s.dense_bytes * s.replicas, journal, cpu=decode * s.replicas * sites, run=run
+            "prepare", decode * crowd, 0.0, s.dense_bytes * s.replicas, journal, cpu=decode * s.replicas * sites,
+            run=run
         ),
     ]  # fmt: skip
+
+
+def _everybody(s: Scenario) -> int:
+    return s.trainer_ranks + s.site_ranks * s.sites
+
+
+def hands(s: Scenario, speeds: Speeds, processes: int) -> float:
+    """Cores that so many busy processes have between them.
+
+    One on a machine of ``cores`` that got ``core_share`` of a core had ``cores / core_share - 1`` others beside it, and
+    each of ours gets what any of theirs does.
+    """
+    if s.cores is None:
+        return processes
+    others = max(0.0, s.cores / speeds.core_share - 1) if speeds.core_share < _ALONE else 0.0
+    return min(float(processes), s.cores * processes / (processes + others))
 
 
 def _slower(link: float, stream: float | None, streams: int) -> float:
@@ -251,7 +271,7 @@ def _begin(s: Scenario, speeds: Speeds) -> tuple[float, float]:
     detect = (
         look_s(s, 60.0) if s.mode == "staying" else s.launch_s + _starting(s, speeds, s.trainer_ranks + s.site_ranks)
     )
-    crowd = max(1.0, s.trainer_ranks / s.cores) if s.cores is not None else 1.0
+    crowd = s.trainer_ranks / hands(s, speeds, s.trainer_ranks)
     first = detect + speeds.encode_act.seconds(s.tiles) * crowd + requests
     late = speeds.refit_act.seconds(s.tiles) + 4 * (speeds.get_s + 2 * s.latency)
     return first, late + (look_s(s, 60.0) if s.mode == "staying" else look_s(s, first))
@@ -259,7 +279,7 @@ def _begin(s: Scenario, speeds: Speeds) -> tuple[float, float]:
 
 def _starting(s: Scenario, speeds: Speeds, processes: int) -> float:
     """So many processes that start together."""
-    return speeds.start_s * (max(1.0, processes / s.cores) if s.cores is not None else 1.0)
+    return speeds.start_s * processes / hands(s, speeds, processes)
 
 
 def _decide(s: Scenario, speeds: Speeds) -> float:
@@ -273,13 +293,14 @@ def _decide(s: Scenario, speeds: Speeds) -> float:
 def _apply(s: Scenario, speeds: Speeds) -> tuple[float, float]:
     """The act, and the pause of whoever reads the replica: words written and durable."""
     sites = s.sites if s.cores is not None else 1
-    hands = min(s.site_ranks, (s.cores or math.inf) / sites)
-    work = speeds.apply.seconds(s.dense_bytes, s.changed) * s.replicas / hands
+    working = s.site_ranks * sites
+    work = speeds.apply.seconds(s.dense_bytes, s.changed) * s.replicas * sites / hands(s, speeds, working)
     touched = sum(x.dense_bytes * -math.expm1(s.block * math.log1p(-x.law.fraction)) for x in s.shares)
     disk = touched * s.replicas * sites / (speeds.disk_rate * s.site_nodes)
     pause = work + disk + 2 * speeds.sync_s
+    documents = speeds.apply_act.seconds(s.tiles) * working / hands(s, speeds, working)
     get, put = speeds.get_s + 2 * s.latency, speeds.put_s + 2 * s.latency
-    return pause + speeds.sync_s + speeds.apply_act.seconds(s.tiles) + 2 * get + put, pause
+    return pause + speeds.sync_s + documents + 2 * get + put, pause
 
 
 PARTS = tuple(float(MIB << k) for k in range(9))  # 1 to 256 MiB

@@ -40,12 +40,17 @@ class Speeds:
     (write and fsync, one node), with ``sync_s`` for an fsync of next to nothing. ``put_s`` and ``get_s`` are one small
     request to the store, ``put_rate`` and ``get_rate`` one stream of bytes; both are None where no store was measured.
     ``encode_act``, ``refit_act`` and ``apply_act``: fixed costs in a job that stays; ``start_s``: interpreter, imports
-    and compiled kernels of one process.
+    and compiled kernels of one process. ``encode_tile_s`` and ``prepare_tile_s`` are what coding takes for each tile,
+    besides its words.
+
+    All work is in seconds of a core. ``core_share`` is what one busy process got of a core: less than 1 where others
+    were at work on the machine, and then a plan for one machine counts with them.
     """
 
     source: str
     law: str
     fraction: float
+    core_share: float
     memcpy: float
     encode: dict[str, Cost]
     prepare: dict[str, Cost]
@@ -60,6 +65,8 @@ class Speeds:
     refit_act: Fixed
     apply_act: Fixed
     start_s: float
+    encode_tile_s: float
+    prepare_tile_s: float
 
 
 # Coding: docs/benchmarks.md, bf16 adam at 1, 3 and 5 %, a straight line through the three. Store: 100 ms a request, the
@@ -69,6 +76,7 @@ DEFAULTS = Speeds(
     source="defaults: docs/benchmarks.md (one core of a busy 2-core machine), S3 at 100 ms a request, disk 1 GB/s",
     law="adam",
     fraction=0.03,
+    core_share=1.0,
     memcpy=5e9,
     encode={"class": Cost(1.06e-9, 72e-9), "plain": Cost(0.50e-9, 28e-9)},
     prepare={"class": Cost(0.49e-9, 50e-9), "plain": Cost(0.27e-9, 17e-9)},
@@ -83,6 +91,8 @@ DEFAULTS = Speeds(
     refit_act=Fixed(0.1, 1e-4),
     apply_act=Fixed(0.05, 1e-5),
     start_s=1.5,
+    encode_tile_s=3e-4,
+    prepare_tile_s=3e-4,
 )
 
 
@@ -122,6 +132,7 @@ def check_speeds(speeds: Speeds, what: str) -> None:
     costs = {**speeds.encode, **{f"prepare {k}": v for k, v in speeds.prepare.items()}, "apply": speeds.apply}
     fixed = {"encode_act": speeds.encode_act, "refit_act": speeds.refit_act, "apply_act": speeds.apply_act}
     times = {"sync_s": speeds.sync_s, "put_s": speeds.put_s, "get_s": speeds.get_s, "start_s": speeds.start_s}
+    times |= {"encode_tile_s": speeds.encode_tile_s, "prepare_tile_s": speeds.prepare_tile_s}
     times |= {f"{k}.{n}": v for k, c in costs.items() for n, v in (("byte_s", c.byte_s), ("change_s", c.change_s))}
     times |= {f"{k}.{n}": v for k, c in fixed.items() for n, v in (("once_s", c.once_s), ("tile_s", c.tile_s))}
     bad = [(k, v) for k, v in rates.items() if v is not None and not v > 0]
@@ -129,6 +140,8 @@ def check_speeds(speeds: Speeds, what: str) -> None:
     missing = [
         f"{act}.{p}" for act in ("encode", "prepare") for p in ("class", "plain") if p not in getattr(speeds, act)
     ]
+    bad += [] if 0 < speeds.core_share <= 1 else [("core_share", speeds.core_share)]
+    bad += [] if speeds.law in ("adam", "uniform") else [("law", speeds.law)]
     if bad or missing:
         found = f"{bad[0][0]} of {bad[0][1]}" if bad else f"no {missing[0]}"
         raise UsageError(
