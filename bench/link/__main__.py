@@ -66,8 +66,10 @@ def main() -> int:
             print(f"links of {bytes_text(int(rate))}/s; {bytes_text(dense)}, full transfer {full:.1f} s", flush=True)
 
             def go(step: int, fraction: float, law: str, staying: bool) -> None:
+                before = planned.core_share(args.ranks) if args.plan else 1.0
                 done = world.refit(step, fraction, law, staying)
-                rows.append(row(done, full, rate, law, args.ranks, staying))
+                after = planned.core_share(args.ranks) if args.plan else 1.0
+                rows.append(row(done, full, rate, law, args.ranks, staying) | {"core_share": (before + after) / 2})
                 print(f"{law} {done.changed:.2%}: {done.seconds:.2f} s, {full / done.seconds:.1f}x", flush=True)
 
             def least(step: int, fraction: float, law: str, staying: bool, before: int) -> int:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,29 @@ def calibrate(world: World, law: str) -> Speeds:
         "train", 1, "bench", "--dir", str(world.directory), "--law", law, "--changed", str(_FRACTION), "--out", str(out)
     )
     return read_speeds(Path(out))
+
+
+def core_share(ranks: int) -> float:
+    """What one busy process would get of a core now, from what ``2 * ranks`` of them get together for half a second.
+
+    Others on the machine come and go between a calibration and a refit, so this is asked before and after each.
+    """
+    spin = [
+        subprocess.Popen([sys.executable, "-c", _SPIN], stdout=subprocess.PIPE, text=True) for _ in range(2 * ranks)
+    ]
+    got = sum(float(process.communicate()[0]) for process in spin)
+    cores = os.cpu_count() or 1
+    others = max(0.0, cores * len(spin) / got - len(spin))
+    return min(1.0, cores / (1 + others))
+
+
+_SPIN = """
+import time
+wall, cpu = time.monotonic(), time.process_time()
+while time.monotonic() < wall + 0.5:
+    pass
+print((time.process_time() - cpu) / (time.monotonic() - wall))
+"""
 
 
 def scenario(row: dict[str, Any], tiles: int) -> Scenario:
@@ -45,13 +71,14 @@ def planned(rows: Sequence[dict[str, Any]], speeds: dict[str, Speeds], tiles: in
     """Add the plan's figures to each row: ``plan_s``, ``plan_error``, ``plan_pause_s``, ``plan_payload_bytes``,
     ``plan_stages_s``."""
     for row in rows:
-        found = plan(scenario(row, tiles), speeds[row["law"]], Choice("class", PART_MIB * MIB, 2))
+        now = replace(speeds[row["law"]], core_share=row["core_share"])
+        found = plan(scenario(row, tiles), now, Choice("class", PART_MIB * MIB, 2))
         row["plan_s"], row["plan_error"] = found.total_s, found.total_s / row["refit_s"] - 1
         row["plan_pause_s"], row["plan_payload_bytes"] = found.pause_s, found.payload_bytes
         row["plan_stages_s"] = {stage.name: stage.adds_s for stage in found.stages}
 
 
-HEADS = ["mode", "law", "changed", "measured", "plan", "error", "pause", "plan", "payload MB", "plan"]
+HEADS = ["mode", "law", "changed", "share", "measured", "plan", "error", "pause", "plan", "payload MB", "plan"]
 
 
 def line(r: dict[str, Any]) -> list[str]:
@@ -60,6 +87,7 @@ def line(r: dict[str, Any]) -> list[str]:
         r["mode"],
         r["law"],
         f"{r['changed_fraction']:.2%}",
+        f"{r['core_share']:.0%}",
         f"{r['refit_s']:.2f} s",
         f"{r['plan_s']:.2f} s",
         f"{r['plan_error']:+.0%}",

@@ -77,6 +77,6 @@ def case(
     dense = parts * part_mib * (1 << 20)
     scenario = Scenario(
         (Share(changes("bf16", 0.03, "adam"), dense / 2),), link, link, ranks, ranks, sites, replicas,
-        cluster_link=cluster_link, latency=0.0, window=window, poll=(0.0, 0.0),
+        cluster_link=cluster_link, latency=0.0, window=window, poll=(0.0, 0.0), tiles=0,
     )  # fmt: skip
     return Case(scenario, Choice("class", part_mib * (1 << 20), degree), speeds)

@@ -38,7 +38,7 @@ from ..store import open_store
 from ..synth import TINY, Shape, site_layout, trainer_layout, write_checkpoint
 
 _SITE, _STEPS, _LAYERS = "s", 3, (1, 6)
-_WORDS = ("encode", "upload", "decode", "journal", "write", "relay")  # stages whose time is the words'
+_WORDS = ("encode", "upload", "decode", "journal", "write")  # stages whose time is the words'; relay waits for them
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,7 @@ def _point(kernels: Kernels, directory: Path, shape: Shape) -> _Point:
 
 
 def _start(directory: Path, encode_s: float) -> float:
-    """A process from its start to its work: a real encode of a tiny version, less what that takes when
-    warm."""
+    """A process from its start to its work: a real encode of a tiny version, less what that takes when warm."""
     (directory / "dcr.yaml").write_text(
         "policy: p\nstore: {url: store}\ntrainer: {state: state, layout: trainer.json, sites: [s]}\n"
         "sites: {s: {replica: replica, layout: site.json}}\n"

