@@ -82,9 +82,9 @@ def main() -> int:
 
             step = least(1, *_BY_JOBS, staying=False, before=0)
             with world.staying():
-                for case in cases:
+                for fraction, law in cases:
                     # The step before must be of the same law and size, and the first one loads what it needs.
-                    step = least(step, *case, staying=True, before=1)
+                    step = least(step, fraction, law, staying=True, before=1)
             if args.plan:
                 tiling = world.catalog.tiling(world.catalog.sealed(step - 1)[0].tiling)
                 planned.planned(rows, speeds, len(tiling.tiles))

@@ -37,7 +37,8 @@ def storing(store: Store) -> Asked:
     StoreUnavailable, StoreDenied, ResourceError
         As the store does.
     """
-    folder, keys = f"calibration/{secrets.token_hex(8)}", []
+    folder = f"calibration/{secrets.token_hex(8)}"
+    keys: list[str] = []
 
     def put(data: bytes) -> float:
         keys.append(f"{folder}/{len(keys)}")

@@ -141,7 +141,7 @@ def check_speeds(speeds: Speeds, what: str) -> None:
         f"{act}.{p}" for act in ("encode", "prepare") for p in ("class", "plain") if p not in getattr(speeds, act)
     ]
     bad += [] if 0 < speeds.core_share <= 1 else [("core_share", speeds.core_share)]
-    bad += [] if speeds.law in ("adam", "uniform") else [("law", speeds.law)]
+    missing += [] if speeds.law in ("adam", "uniform") else [f"law {speeds.law!r}"]
     if bad or missing:
         found = f"{bad[0][0]} of {bad[0][1]}" if bad else f"no {missing[0]}"
         raise UsageError(

@@ -208,7 +208,7 @@ def test_the_best_choice_is_the_shortest_of_all() -> None:
     for positions in ("class", "plain"):
         for part in (1, 8, 64, 256):
             for degree in DEGREES:
-                tried: Plan = plan(scenario, DEFAULTS, Choice(positions, part * 1.0 * MIB, degree))  # type: ignore[arg-type]
+                tried: Plan = plan(scenario, DEFAULTS, Choice(positions, part * 1.0 * MIB, degree))
                 assert found.total_s <= tried.total_s * (1 + 1e-9)
     fast = dataclasses.replace(scenario, link=1e12, site_link=1e12)
     assert (found.choice.positions, best(fast, DEFAULTS).choice.positions) == ("class", "plain"), "time, not size"
