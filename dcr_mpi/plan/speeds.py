@@ -87,12 +87,12 @@ DEFAULTS = Speeds(
     get_s=0.1,
     put_rate=None,
     get_rate=None,
-    encode_act=Fixed(0.1, 1e-4),
-    refit_act=Fixed(0.1, 1e-4),
-    apply_act=Fixed(0.05, 1e-5),
+    encode_act=Fixed(0.05, 6e-4),
+    refit_act=Fixed(0.0, 8e-4),
+    apply_act=Fixed(0.01, 3e-4),
     start_s=1.5,
-    encode_tile_s=3e-4,
-    prepare_tile_s=3e-4,
+    encode_tile_s=2e-4,
+    prepare_tile_s=1e-4,
 )
 
 

@@ -171,7 +171,7 @@ def test_links_without_end_leave_the_work(scenario: Scenario, choice: Choice) ->
     speeds = dataclasses.replace(DEFAULTS, put_s=0.0, get_s=0.0)
     free = dataclasses.replace(scenario, link=1e30, site_link=1e30, cluster_link=1e30, latency=0.0, cluster_latency=0.0)
     found = plan(free, speeds, choice)
-    assert found.bottleneck in ("encode", "cores")
+    assert found.bottleneck in ("encode", "cores", "fetch"), "a window that is full of parts to decode is fetch's beat"
     assert found.transport_share < 1e-9
     steps = stream(free, speeds, choice, found.parts, found.payload_bytes)
     assert sum(step.beat for step in steps if step.name in ("upload", "relay")) < 1e-9
