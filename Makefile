@@ -19,7 +19,7 @@ export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-workflow setup-dev demo test test-slow campaign check format lock bench bench-codec bench-link bench-real bench-slurm clean
+.PHONY: help setup setup-workflow setup-dev demo test test-slow campaign check format lock bench bench-codec bench-link bench-real bench-scaling bench-slurm clean
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -67,6 +67,9 @@ bench-link: $(VENV)/.run $(VENV)/.s3 ## refits over links of a known rate beside
 bench-real: $(VENV)/.real ## fine-tune a real transformer for pairs that bench-codec then measures too (minutes; torch)
 	$(PY) -m bench.real
 
+bench-scaling: $(VENV)/.plan ## a refit's stream simulated for up to 1,024 ranks and 10 sites (QUICK=1: under a minute)
+	$(PY) -m bench.scaling $(if $(QUICK),--quick)
+
 bench-slurm: $(VENV)/.run ## what a version costs in the scheduler, on Slurm clusters started here (root; minutes)
 	$(PY) -m bench.slurm
 
@@ -97,6 +100,10 @@ $(VENV)/.dev: requirements/dev.lock $(VENV)/.run
 
 $(VENV)/.s3: requirements/s3.lock $(VENV)/.run
 	$(INSTALL) -r requirements/s3.lock
+	@touch $@
+
+$(VENV)/.plan: requirements/plan.lock $(VENV)/.run
+	$(INSTALL) -r requirements/plan.lock
 	@touch $@
 
 $(VENV)/.real: requirements/real.lock $(VENV)/.run

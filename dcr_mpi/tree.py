@@ -24,7 +24,9 @@ def route(rank: int, root: int, members: Sequence[int], degree: int, turn: int) 
     members : sequence of int
         Ranks that own a tile of the part. Nobody else is in the tree: other subtrees are pruned away.
     turn : int
-        Rotates the members, so that inner nodes differ from part to part (pass the part's index).
+        Rotates the members, so that inner nodes differ from part to part (pass the part's index): by as many as there
+        are inner nodes, as those of neighbouring parts would send at the same time (docs/scaling.md), and every
+        ``degree`` parts by one more, so that everybody's turn comes.
 
     Returns
     -------
@@ -32,7 +34,8 @@ def route(rank: int, root: int, members: Sequence[int], degree: int, turn: int) 
         None where ``rank`` has no place in it.
     """
     others = sorted(set(members) - {root})
-    shift = turn % len(others) if others else 0
+    inner = -(-len(others) // degree)
+    shift = (turn % degree * inner + turn // degree) % max(len(others), 1)
     order = [root, *others[shift:], *others[:shift]]
     if rank not in order:
         return None

@@ -14,6 +14,7 @@ lock() {
 lock dev "$@" --extra dev pyproject.toml requirements/build.in
 lock run "$@" --constraint requirements/dev.lock --extra ed25519 --extra mpi pyproject.toml requirements/build.in
 lock workflow "$@" --constraint requirements/dev.lock --extra ed25519 --extra mpi --extra workflow pyproject.toml requirements/build.in
+lock plan "$@" --constraint requirements/dev.lock requirements/plan.in
 lock s3 "$@" --constraint requirements/dev.lock requirements/s3.in
 if grep -nE '://|^-|@ ' requirements/*.lock; then
     echo "lock files must not name any index, address or path" >&2

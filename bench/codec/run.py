@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dcr_mpi.calibrate.timing import copier, on_threads, seconds, wall_seconds
+from dcr_mpi.calibrate.world import World
 from dcr_mpi.codec import Scheme
 from dcr_mpi.kernels.api import Kernels
 
 from .data import DataSet
 from .floors import Floors, floors
 from .formats import FORMATS
-from .measure import copier, on_threads, seconds, wall_seconds
-from .world import World
 
 OURS = {
     "auto, ulp": Scheme(),

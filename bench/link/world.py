@@ -25,6 +25,7 @@ from dcr_mpi.synth import Shape, site_layout, trainer_layout, write_checkpoint
 from .net import Links
 
 SITE = "rollout"
+PART_MIB, BUCKET_MIB, POLL_S = 16, 16, (0.01, 0.1)
 _START_S = 10.0  # for jobs that stay to come up; not measured
 _LAYER_BYTES = 21 << 20  # of the default shape, without its embedding of 33 MB
 
@@ -63,7 +64,8 @@ class World:
         (directory / "site.json").write_bytes(dumps(self.site))
         self.catalog = Catalog(open_store(f"{server.url}/link", _options(server)), "link")
         self._jobs: list[subprocess.Popen[bytes]] = []
-        config = _CONFIG.format(url=f"{server.url}/link", endpoint=server.endpoint, site=SITE)
+        sizes = {"part": PART_MIB, "bucket": BUCKET_MIB, "poll": list(POLL_S)}
+        config = _CONFIG.format(url=f"{server.url}/link", endpoint=server.endpoint, site=SITE, **sizes)
         (directory / "dcr.yaml").write_text(config)
 
     @property
@@ -198,10 +200,10 @@ sites:
     replica: replica
     layout: site.json
 codec:
-  part_mib: 16
-  bucket_mib: 16
+  part_mib: {part}
+  bucket_mib: {bucket}
 commit:
-  poll_s: [0.01, 0.1]
+  poll_s: {poll}
 events:
   dir: events
 """

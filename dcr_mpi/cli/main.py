@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from .doctor import doctor
 
             return doctor(args, lambda: load(args.config, _overrides(args.overrides)), lambda r: _finish(args, r))
-        if args.command in ("synth", "inspect", "census", "keygen"):
+        if args.command in ("synth", "inspect", "census", "keygen", "plan", "bench"):
             return _named(args, lambda: _alone(args))
         config = load(args.config, _overrides(args.overrides))
         # Others wait for rank 0 while that waits for a publisher, for sites or for a hook: that is no silence.
@@ -168,6 +168,18 @@ def _alone(args: argparse.Namespace) -> int:
         if args.html is not None:
             check_output("--html", args.html)
         _print(args, run(args))
+        return 0
+    if args.command == "plan":
+        from . import plan
+
+        _print(args, plan.run(args))
+        return 0
+    if args.command == "bench":
+        from . import bench
+
+        if args.out is not None:
+            check_output("--out", args.out)
+        _print(args, bench.run(args))
         return 0
     _print(args, _synth(args))
     return 0

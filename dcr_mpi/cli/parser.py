@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .. import __version__
+from .plan_options import bench_options, plan_options
 
 _DESCRIPTION = """\
 dcr-mpi brings a rollout cluster's copy of a model to exactly the trainer's bits by sending what changed.
@@ -134,6 +135,10 @@ def build() -> argparse.ArgumentParser:
     )
     keygen.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     _census(add("census", "What changed between any two checkpoints, and what coding it would cost.", False))
+    plan_options(add("plan", "What a refit would take: seconds by stage, bytes, pause, and the best settings.", False))
+    bench_options(
+        add("bench", "Measure this machine for dcr plan: coding, disk, store, fixed costs. Some ten seconds.", False)
+    )
     run = add(
         "run", "One version's whole cycle on one machine: encode, refit, commit and apply for every configured site."
     )

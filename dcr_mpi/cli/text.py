@@ -8,6 +8,7 @@ from typing import Any
 from ..units import bytes_text as size
 from ..units import seconds_text as seconds
 from .census_text import census
+from .plan_text import bench, paper, plan
 from .report_text import report
 
 
@@ -26,6 +27,8 @@ def render(result: dict[str, Any]) -> str:
         return doctor(result)
     if act == "report":
         return report(result)
+    if act in ("plan", "paper", "bench"):
+        return {"plan": plan, "paper": paper, "bench": bench}[act](result)
     if act == "run":
         return "\n".join(
             [f"version {result['version']} is everywhere; state {result['state'][:16]}"]

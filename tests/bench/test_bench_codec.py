@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from bench.codec.__main__ import main
-from bench.codec.data import _ROUND, DataSet, Tensor, adam, uniform
 from bench.codec.floors import floors
 from bench.codec.formats import FORMATS, Format
 from bench.codec.run import OURS
-from bench.codec.world import World
+from dcr_mpi.calibrate.data import ROUND, DataSet, Tensor, adam, uniform
+from dcr_mpi.calibrate.world import World
 from dcr_mpi.kernels import get_kernels
 
 KEYS = {
@@ -126,7 +126,7 @@ def test_the_uniform_law_moves_by_one_unit_at_any_exponent() -> None:
 @pytest.mark.parametrize(("kind", "theirs"), [("f8e4m3", ml_dtypes.float8_e4m3fn), ("f8e5m2", ml_dtypes.float8_e5m2)])
 def test_fp8_rounds_to_the_nearest(kind: str, theirs: type) -> None:
     values = np.random.default_rng(3).standard_normal(100_000, np.float32) * np.float32(0.1)
-    assert (_ROUND[kind](values) == (values * np.float32(512)).astype(theirs).view(np.uint8)).all()
+    assert (ROUND[kind](values) == (values * np.float32(512)).astype(theirs).view(np.uint8)).all()
 
 
 @pytest.mark.parametrize("name", OURS)

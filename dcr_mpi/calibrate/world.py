@@ -13,22 +13,21 @@ from pathlib import Path
 
 import numpy as np
 
-from dcr_mpi.acts.landing import Landing
-from dcr_mpi.acts.parts import Built, PartBuilder
-from dcr_mpi.acts.patch import patch_file
-from dcr_mpi.acts.publish import CodecSettings
-from dcr_mpi.acts.sides import Sides
-from dcr_mpi.checkpoint import Checkpoint, by_name
-from dcr_mpi.codec import Scheme, block_table, lots
-from dcr_mpi.digest import add
-from dcr_mpi.dtypes import dtype
-from dcr_mpi.hdf5 import create_shard
-from dcr_mpi.journal import Binding, JournalWriter, read_journal
-from dcr_mpi.kernels.api import Kernels
-from dcr_mpi.layout import Place, build, cut_parts, make_tiles, tensors_of
-from dcr_mpi.model import Layout, Open, Policy, ShardLayout, Tiling
-from dcr_mpi.wire import PartHeader
-
+from ..acts.landing import Landing
+from ..acts.parts import Built, PartBuilder
+from ..acts.patch import patch_file
+from ..acts.publish import CodecSettings
+from ..acts.sides import Sides
+from ..checkpoint import Checkpoint, by_name
+from ..codec import Scheme, block_table, lots
+from ..digest import add
+from ..dtypes import dtype
+from ..hdf5 import create_shard
+from ..journal import Binding, JournalWriter, read_journal
+from ..kernels.api import Kernels
+from ..layout import Place, build, cut_parts, make_tiles, tensors_of
+from ..model import Layout, Open, Policy, ShardLayout, Tiling
+from ..wire import PartHeader
 from .data import DataSet
 
 _DIGEST = "0" * 64

@@ -1,0 +1,99 @@
+"""What ``dcr plan`` says of the refits that were just measured, from a calibration made here just before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dcr_mpi.plan import MIB, Choice, Scenario, Share, Speeds, changes, plan, read_speeds
+
+from .world import BUCKET_MIB, PART_MIB, POLL_S, World
+
+_SPREADS = (0.02,)  # of dcr_mpi.synth's matrices
+_FRACTION = 0.03
+
+
+def calibrate(world: World, law: str) -> Speeds:
+    """``dcr bench`` at the trainer's end of the link, on the disk that the replica is on."""
+    out = world.directory / f"calibration-{law}.json"
+    world.dcr(
+        "train", 1, "bench", "--dir", str(world.directory), "--law", law, "--changed", str(_FRACTION), "--out", str(out)
+    )
+    return read_speeds(Path(out))
+
+
+def core_share(ranks: int) -> float:
+    """What one busy process would get of a core now, from what ``2 * ranks`` of them get together for half a second.
+
+    Others on the machine come and go between a calibration and a refit, so this is asked before and after each.
+    """
+    spin = [
+        subprocess.Popen([sys.executable, "-c", _SPIN], stdout=subprocess.PIPE, text=True) for _ in range(2 * ranks)
+    ]
+    got = sum(float(process.communicate()[0]) for process in spin)
+    cores = os.cpu_count() or 1
+    others = max(0.0, cores * len(spin) / got - len(spin))
+    return min(1.0, cores / (1 + others))
+
+
+_SPIN = """
+import time
+wall, cpu = time.monotonic(), time.process_time()
+while time.monotonic() < wall + 0.5:
+    pass
+print((time.process_time() - cpu) / (time.monotonic() - wall))
+"""
+
+
+def scenario(row: dict[str, Any], tiles: int) -> Scenario:
+    """What was measured, as the planner has to be told: trainer, site and store on one machine."""
+    law = changes("bf16", row["changed_fraction"], row["law"], _SPREADS)
+    return Scenario(
+        (Share(law, row["dense_bytes"] / law.kind.word_bytes),),
+        row["link_bytes_s"],
+        row["link_bytes_s"],
+        row["ranks"],
+        row["ranks"],
+        transport="direct" if row["transport"] == "direct" else "store",
+        mode="staying" if row["mode"] == "jobs that stay" else "jobs",
+        cores=os.cpu_count(),
+        tiles=tiles,
+        poll=POLL_S,
+        bucket=BUCKET_MIB * MIB,
+    )
+
+
+def planned(rows: Sequence[dict[str, Any]], speeds: dict[str, Speeds], tiles: int) -> None:
+    """Add the plan's figures to each row: ``plan_s``, ``plan_error``, ``plan_pause_s``, ``plan_payload_bytes``,
+    ``plan_stages_s``."""
+    for row in rows:
+        now = replace(speeds[row["law"]], core_share=row["core_share"])
+        found = plan(scenario(row, tiles), now, Choice("class", PART_MIB * MIB, 2))
+        row["plan_s"], row["plan_error"] = found.total_s, found.total_s / row["refit_s"] - 1
+        row["plan_pause_s"], row["plan_payload_bytes"] = found.pause_s, found.payload_bytes
+        row["plan_stages_s"] = {stage.name: stage.adds_s for stage in found.stages}
+
+
+HEADS = ["mode", "law", "changed", "share", "measured", "plan", "error", "pause", "plan", "payload MB", "plan"]
+
+
+def line(r: dict[str, Any]) -> list[str]:
+    """Both, for people."""
+    return [
+        r["mode"],
+        r["law"],
+        f"{r['changed_fraction']:.2%}",
+        f"{r['core_share']:.0%}",
+        f"{r['refit_s']:.2f} s",
+        f"{r['plan_s']:.2f} s",
+        f"{r['plan_error']:+.0%}",
+        f"{r['pause_s']:.2f} s",
+        f"{r['plan_pause_s']:.2f} s",
+        f"{r['payload_bytes'] / 1e6:.2f}",
+        f"{r['plan_payload_bytes'] / 1e6:.2f}",
+    ]

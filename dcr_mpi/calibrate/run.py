@@ -1,0 +1,67 @@
+"""All measurements in turn, as one :class:`dcr_mpi.plan.Speeds`."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+from pathlib import Path
+
+from ..kernels.api import Kernels
+from ..plan import DEFAULTS, Law, Speeds
+from ..store import Store
+from .acts import fixed_costs
+from .coding import coding
+from .disk import disk
+from .storing import storing
+
+_MEMORY = Path("/dev/shm")
+
+
+def calibrate(kernels: Kernels, law: Law, fraction: float, size: int, directory: Path, store: Store | None) -> Speeds:
+    """Measure.
+
+    Parameters
+    ----------
+    fraction : float
+        Of words that change; a third of it is measured too, and a line put through both.
+    size : int
+        Dense bytes to code.
+    directory : Path
+        Whose disk is measured; everything else is done in memory where there is such a file system.
+    store : Store, optional
+        Objects are put there under ``calibration/`` and deleted again. None leaves the defaults.
+
+    Raises
+    ------
+    ResourceError, StoreUnavailable, StoreDenied
+        The disk is full, or the store refuses.
+    """
+    rate, sync_s = disk(directory)
+    where = _MEMORY if os.access(_MEMORY, os.W_OK) else directory
+    with tempfile.TemporaryDirectory(prefix="dcr-calibrate-", dir=where) as scratch:
+        coded = coding(kernels, law, fraction, size, Path(scratch))
+        acts = fixed_costs(kernels, Path(scratch))
+    asked = storing(store) if store is not None else None
+    return Speeds(
+        source=f"dcr bench on {platform.node()}" + ("" if store is not None else "; store: the defaults"),
+        law=law,
+        fraction=fraction,
+        core_share=coded.core_share,
+        memcpy=coded.memcpy,
+        encode=coded.encode,
+        prepare=coded.prepare,
+        apply=coded.apply,
+        disk_rate=rate,
+        sync_s=sync_s,
+        put_s=asked.put_s if asked else DEFAULTS.put_s,
+        get_s=asked.get_s if asked else DEFAULTS.get_s,
+        put_rate=asked.put_rate if asked else None,
+        get_rate=asked.get_rate if asked else None,
+        encode_act=acts.encode,
+        refit_act=acts.refit,
+        apply_act=acts.apply,
+        start_s=acts.start_s,
+        encode_tile_s=acts.encode_tile_s,
+        prepare_tile_s=acts.prepare_tile_s,
+    )

@@ -1,0 +1,37 @@
+"""``dcr bench``: measures this machine and writes the calibration that ``dcr plan --calibration`` takes."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from .. import durable
+from ..calibrate import calibrate
+from ..config import load
+from ..errors import UsageError
+from ..jsonable import dumps, to_plain
+from ..kernels import get_kernels
+from ..store import Store, open_store
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Measure, and write the file."""
+    began = time.monotonic()
+    if not args.dir.is_dir():
+        raise UsageError(
+            f"--dir {args.dir}", found="no such directory", expected="the one whose disk will hold replicas"
+        )
+    store: Store | None = None
+    if args.config is not None:
+        config = load(args.config)
+        store = open_store(config.store.url, config.store.s3)
+    speeds = calibrate(get_kernels(), args.law, args.changed, args.mib << 20, args.dir, store)
+    if args.out is not None:
+        durable.replace(args.out, dumps(speeds) + b"\n")
+    return {
+        "act": "bench",
+        "speeds": to_plain(speeds),
+        "out": str(args.out) if args.out is not None else None,
+        "seconds": {"bench": time.monotonic() - began},
+    }

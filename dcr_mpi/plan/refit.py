@@ -1,0 +1,326 @@
+"""The seconds of a refit, as a pipeline of parts: every formula here is derived in docs/planning.md.
+
+A stage has a *way*, the seconds that one part takes through it, and a *beat*, the seconds between two parts where it is
+kept busy. Parts are equal, so a pipeline of ``n`` takes the sum of all ways and ``n - 1`` times the longest beat.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..tree import depth
+from .payload import Positions, Share, payload
+from .speeds import Speeds
+
+MIB = 1 << 20
+Transport = Literal["store", "direct"]
+Mode = Literal["staying", "jobs"]
+_UPLOADS = 2  # in flight per rank
+_EFFICIENCY = 0.6  # of links inside a site: ranks wait for one another (docs/scaling.md)
+_ALONE = 0.95  # of a core: who got more had nobody beside it
+_REQUESTS = 2  # of a part: itself, and its announcement
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is to be planned; rates in bytes per second, times in seconds.
+
+    Parameters
+    ----------
+    replicas : int
+        Copies of the model at a site: so many ranks need each part.
+    link, site_link : float
+        From the trainer to the store, or to all sites together where the transport is direct; and into one site.
+    cluster_link, cluster_latency : float
+        Of one rank inside a site, each way.
+    latency : float
+        One way, between the trainer or a site and the store, or between trainer and site.
+    poll : (float, float)
+        First and longest pause between two looks into the store (``commit.poll_s``).
+    launch_s : float
+        From asking for a job to its first line of Python; for ``mode`` "jobs" alone.
+    cores : int, optional
+        Trainer and sites are on one machine of so many cores; None gives every rank its own.
+    """
+
+    shares: tuple[Share, ...]
+    link: float
+    site_link: float
+    trainer_ranks: int = 1
+    site_ranks: int = 1
+    sites: int = 1
+    replicas: int = 1
+    site_nodes: int = 1
+    cluster_link: float = 2.5e9
+    cluster_latency: float = 1e-4
+    latency: float = 0.0
+    transport: Transport = "store"
+    mode: Mode = "staying"
+    launch_s: float = 0.0
+    cores: int | None = None
+    tiles: int = 8000
+    window: int = 4
+    poll: tuple[float, float] = (0.05, 2.0)
+    bucket: float = 32.0 * MIB
+    block: int = 1 << 18
+
+    @property
+    def dense_bytes(self) -> float:
+        return sum(s.dense_bytes for s in self.shares)
+
+    @property
+    def changed(self) -> float:
+        return sum(s.changed for s in self.shares)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What may be chosen: how positions are coded, dense bytes of a part, children in the relay tree."""
+
+    positions: Positions
+    part: float
+    degree: int
+
+
+@dataclass(frozen=True)
+class Stage:
+    """``busy_s``: what the stage takes by itself; ``adds_s``: what it adds to the whole, and these add up to it."""
+
+    name: str
+    busy_s: float
+    adds_s: float
+    bytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A refit: from the moment that the trainer's checkpoint is there to the moment that the last site has applied
+    it."""
+
+    choice: Choice
+    parts: int
+    dense_bytes: float
+    payload_bytes: float
+    changed: float
+    stages: tuple[Stage, ...]
+    pause_s: float
+    full_s: float
+    transport_s: float
+    bottleneck: str
+
+    @property
+    def total_s(self) -> float:
+        return sum(stage.adds_s for stage in self.stages)
+
+    @property
+    def transport_share(self) -> float:
+        """The payload's time at the link's rate over the whole."""
+        return self.transport_s / self.total_s
+
+    @property
+    def speedup(self) -> float:
+        """Against the whole checkpoint on the same link, and nothing else done."""
+        return self.full_s / self.total_s
+
+
+@dataclass(frozen=True)
+class Step:
+    """A stage that parts come through: seconds of one part's way, seconds between two, bytes in all; ``tail`` comes
+    once, after the last part, ``cpu`` are the core-seconds of one part.
+
+    ``run``: parts in a row that one and the same rank works on, one after another; 1 where ranks take turns."""
+
+    name: str
+    way: float
+    beat: float
+    size: float = 0.0
+    tail: float = 0.0
+    cpu: float = 0.0
+    run: float = 1.0
+
+    def queue(self, came: float) -> float:
+        """What the last part waits for those before it in its run, if they came ``came`` seconds apart."""
+        return (self.run - 1) * max(0.0, self.way - came)
+
+    def alone(self, parts: int) -> float:
+        """Seconds of the stage by itself."""
+        return self.way + (parts - 1) * self.beat + self.queue(0.0) + self.tail
+
+
+def through(steps: Sequence[Step], parts: int, shared: float = 0.0) -> float:
+    """Seconds from the first part's start to the last one's end; ``shared``: the least seconds between two."""
+    came = max(shared, *(step.beat for step in steps))
+    return sum(step.way + step.queue(came) + step.tail for step in steps) + (parts - 1) * came
+
+
+def plan(scenario: Scenario, speeds: Speeds, choice: Choice) -> Plan:
+    """What a refit takes."""
+    s = scenario
+    sent = payload(s.shares, choice.positions, choice.part, s.bucket, s.block)
+    n = max(1, math.ceil(s.dense_bytes / choice.part))
+    steps = stream(s, speeds, choice, n, sent)
+    first, late = _begin(s, speeds)
+    slowest = max(steps, key=lambda step: step.beat)
+    work = sum(step.cpu for step in steps)
+    shared = work / hands(s, speeds, _everybody(s)) if s.cores is not None else 0.0
+    came, bottleneck = max(slowest.beat, shared), slowest.name if slowest.beat >= shared else "cores"
+    adds = {step.name: step.way + step.queue(came) + step.tail for step in steps}
+    for step in steps:
+        adds[step.name] += (n - 1) * came * (step.cpu / work if bottleneck == "cores" else step is slowest)
+    # A site that is ready late has the parts that wait for it come at its own beat.
+    waits = max(0.0, late + through(steps[2:], n, shared) - through(steps, n, shared))
+    if bottleneck == "cores":  # nobody idles beside whom a site could read its documents
+        documents = s.site_ranks * s.sites * speeds.refit_act.seconds(s.tiles)
+        waits = max(waits, documents / hands(s, speeds, _everybody(s)))
+    decide, applied, pause = _decide(s, speeds), *_apply(s, speeds)
+    stages = [Stage("start", first + late, first + waits)]
+    stages += [Stage(step.name, step.alone(n), adds[step.name], step.size) for step in steps]
+    stages += [Stage("decide", decide, decide), Stage("apply", applied, applied, s.dense_bytes * s.replicas)]
+    link = min(s.link / (s.sites if s.transport == "direct" else 1), s.site_link)
+    return Plan(
+        choice, n, s.dense_bytes, sent, s.changed, tuple(stages), pause, s.dense_bytes / link + s.latency, sent / link,
+        bottleneck,
+    )  # fmt: skip
+
+
+def stream(s: Scenario, speeds: Speeds, choice: Choice, n: int, sent: float) -> list[Step]:
+    """The stages that ``n`` parts of ``sent`` bytes in all stream through, in order."""
+    dense, part, changed = s.dense_bytes / n, sent / n, s.changed / n
+    coders, roots = min(s.trainer_ranks, n), min(s.site_ranks, n)
+    crowd = _everybody(s) / hands(s, speeds, _everybody(s))
+    encode = speeds.encode[choice.positions].seconds(dense, changed) + s.tiles / n * speeds.encode_tile_s
+    decode = speeds.prepare[choice.positions].seconds(dense, changed) + s.tiles / n * speeds.prepare_tile_s
+    there = 2 * s.latency  # a request and its answer
+    put, get = _REQUESTS * (speeds.put_s + there), _REQUESTS * (speeds.get_s + there)
+    out, into = _slower(s.link, speeds.put_rate, coders * _UPLOADS), _slower(s.site_link, speeds.get_rate, roots)
+    others = s.replicas - s.replicas / s.site_ranks  # ranks that get a part from another one, on average
+    hops = depth(max(0, math.ceil(others)), choice.degree)
+    relay = Step(
+        "relay",
+        hops * (choice.degree * part / s.cluster_link + s.cluster_latency) if others else 0.0,
+        others / s.site_ranks * part / s.cluster_link / _EFFICIENCY,
+        sent * others * s.sites,
+    )
+    # A rank has so many parts in hand at a time, and a part is in hand at its root and at all that need it.
+    at_once = s.window * s.site_ranks / (1 + others)
+    if s.transport == "store":
+        up = put + part / out
+        upload = Step("upload", up, max(part / out, up / (coders * _UPLOADS)), sent)
+        down = get + part / into
+        full = max(0.0, n / at_once - 1) * (down + relay.way + decode) / max(n - 1, 1)
+        fetch = Step("fetch", down + look_s(s, encode / coders), max(part / into, full), sent * s.sites)
+    else:  # one connection from a rank of the trainer to a root at each site: bytes pass, nothing is stored on the way
+        rate = min(s.link / s.sites, s.site_link)
+        upload = Step("upload", part / rate + s.latency, part / rate, sent * s.sites)
+        full = max(0.0, n / at_once - 1) * (relay.way + decode) / max(n - 1, 1)
+        fetch = Step("fetch", 0.0, full, sent * s.sites)
+    # A part's words go to one rank of each replica, and to the same one as its neighbours' do.
+    run = max(1.0, n * s.replicas / s.site_ranks)
+    words = sum(x.changed * (1 + x.law.kind.word_bytes) for x in s.shares) * s.replicas
+    journal = words / (speeds.disk_rate * s.site_nodes) + speeds.sync_s
+    sites = s.sites if s.cores is not None else 1
+    return [
+        Step("encode", encode * crowd, encode / coders, s.dense_bytes, cpu=encode),
+        upload,
+        fetch,
+        relay,
+        Step(
+            "prepare", decode * crowd, 0.0, s.dense_bytes * s.replicas, journal, cpu=decode * s.replicas * sites,
+            run=run
+        ),
+    ]  # fmt: skip
+
+
+def _everybody(s: Scenario) -> int:
+    return s.trainer_ranks + s.site_ranks * s.sites
+
+
+def hands(s: Scenario, speeds: Speeds, processes: int) -> float:
+    """Cores that so many busy processes have between them.
+
+    One on a machine of ``cores`` that got ``core_share`` of a core had ``cores / core_share - 1`` others beside it, and
+    each of ours gets what any of theirs does.
+    """
+    if s.cores is None:
+        return processes
+    others = max(0.0, s.cores / speeds.core_share - 1) if speeds.core_share < _ALONE else 0.0
+    return min(float(processes), s.cores * processes / (processes + others))
+
+
+def _slower(link: float, stream: float | None, streams: int) -> float:
+    """A link, or what so many streams of a store's clients can do where that is less."""
+    return link if stream is None else min(link, stream * streams)
+
+
+def look_s(s: Scenario, waited: float) -> float:
+    """Seconds, on average, from the moment that something is in the store to the look that finds it.
+
+    Pauses grow by half each: after ``waited`` seconds of looking they are half as long as that, between the shortest
+    and the longest. The moment falls anywhere in one.
+    """
+    shortest, longest = s.poll
+    return min(longest, max(shortest, waited / 2)) / 2
+
+
+def _begin(s: Scenario, speeds: Speeds) -> tuple[float, float]:
+    """Until the version is opened; and from then until a site is ready for its first part."""
+    requests = 4 * (speeds.get_s + 2 * s.latency) + 2 * (speeds.put_s + 2 * s.latency)
+    detect = (
+        look_s(s, 60.0) if s.mode == "staying" else s.launch_s + _starting(s, speeds, s.trainer_ranks + s.site_ranks)
+    )
+    crowd = s.trainer_ranks / hands(s, speeds, s.trainer_ranks)
+    first = detect + speeds.encode_act.seconds(s.tiles) * crowd + requests
+    late = speeds.refit_act.seconds(s.tiles) + 4 * (speeds.get_s + 2 * s.latency)
+    return first, late + (look_s(s, 60.0) if s.mode == "staying" else look_s(s, first))
+
+
+def _starting(s: Scenario, speeds: Speeds, processes: int) -> float:
+    """So many processes that start together."""
+    return speeds.start_s * processes / hands(s, speeds, processes)
+
+
+def _decide(s: Scenario, speeds: Speeds) -> float:
+    """From the last journal to an apply that may begin: manifest, receipt and decision, each put and then found."""
+    put, get = speeds.put_s + 2 * s.latency, speeds.get_s + 2 * s.latency
+    looks = 3 * look_s(s, s.poll[1])
+    again = s.launch_s + _starting(s, speeds, 1 + s.site_ranks) if s.mode == "jobs" else 0.0
+    return 3 * put + 4 * get + looks + 4 * speeds.sync_s + again
+
+
+def _apply(s: Scenario, speeds: Speeds) -> tuple[float, float]:
+    """The act, and the pause of whoever reads the replica: words written and durable."""
+    sites = s.sites if s.cores is not None else 1
+    working = s.site_ranks * sites
+    work = speeds.apply.seconds(s.dense_bytes, s.changed) * s.replicas * sites / hands(s, speeds, working)
+    touched = sum(x.dense_bytes * -math.expm1(s.block * math.log1p(-x.law.fraction)) for x in s.shares)
+    disk = touched * s.replicas * sites / (speeds.disk_rate * s.site_nodes)
+    pause = work + disk + 2 * speeds.sync_s
+    documents = speeds.apply_act.seconds(s.tiles) * working / hands(s, speeds, working)
+    get, put = speeds.get_s + 2 * s.latency, speeds.put_s + 2 * s.latency
+    return pause + speeds.sync_s + documents + 2 * get + put, pause
+
+
+PARTS = tuple(float(MIB << k) for k in range(9))  # 1 to 256 MiB
+DEGREES = (1, 2, 3, 4, 8, 16)
+
+
+def best(
+    scenario: Scenario,
+    speeds: Speeds,
+    positions: Sequence[Positions] = ("class", "plain"),
+    parts: Sequence[float] = PARTS,
+    degrees: Sequence[int] = DEGREES,
+) -> Plan:
+    """The choice that makes the refit shortest, of those given; of equal ones the one with the fewest parts."""
+    found: Plan | None = None
+    for part in sorted(parts, reverse=True):
+        for how in positions:
+            for degree in degrees:
+                here = plan(scenario, speeds, Choice(how, part, degree))
+                if found is None or here.total_s < found.total_s * (1 - 1e-9):
+                    found = here
+    assert found is not None
+    return found
