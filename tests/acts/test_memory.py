@@ -1,4 +1,4 @@
-"""Memory is bounded by a few buckets and parts, not by the tensor: a tensor of 6 GiB, past 2^31 words and 2^32 bytes.
+"""Memory is bounded by a few buckets and parts, not by the tensor: a tensor past 2^31 words and 2^32 bytes.
 
 Every act runs in its own process, whose peak resident memory is read afterwards.
 """
@@ -16,7 +16,7 @@ import pytest
 
 from tests.world import LAUNCHERS, World
 
-WORDS = 3 << 30  # uint16
+WORDS = 3 * ((1 << 31) // 3 + (1 << 19))  # uint16
 LIMIT_MIB = 600
 EDGES = [0, 1, 255, 256, 257, 65535, 65536, 65793, (1 << 31) - 1, 1 << 31, (1 << 31) + 1, (1 << 31) + 65537, WORDS - 1]
 MEASURE = """
@@ -54,7 +54,7 @@ def _run(world: World, *arguments: str) -> float:
 
 
 @pytest.mark.timeout(600)
-def test_a_tensor_of_6_gib(tmp_path: Path) -> None:
+def test_a_tensor_past_4_gib(tmp_path: Path) -> None:
     launcher = LAUNCHERS[sorted(LAUNCHERS)[0]]
     (tmp_path / "warm").mkdir()
     warm = World(tmp_path / "warm", launcher)  # its kernels are compiled here: that takes memory of its own

@@ -65,7 +65,10 @@ def outcome(call: Callable[[], T]) -> tuple[T | None, DcrError | None]:
         return None, error
 
 
-quiet = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+quiet = settings(  # each example is several requests, some of which are waited for
+    max_examples=max(20, (settings.default or settings()).max_examples // 2),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 
 
 @quiet
