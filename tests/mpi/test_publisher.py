@@ -69,6 +69,22 @@ def test_from_arrays_to_a_replica(tmp_path: Path, ranks: int) -> None:
     assert training.world.words() == training.full(3)
 
 
+def test_straight_from_the_ranks_that_hold_the_arrays(tmp_path: Path) -> None:
+    """By the direct relay, and no part is ever in the store: who holds a shard serves what it codes of it."""
+    training = Training(tmp_path, 2)
+    config = training.world.config
+    lines = config.read_text().replace("relay: {", "relay: {transport: direct, ")
+    config.write_text(lines + "direct: {listen: 127.0.0.1, advertise: 127.0.0.1, store: never}\n")
+    training.must(0)
+    training.world.dcr(1, "init", "--site", "rollout")
+    follow = training.follow(2)
+    training.must(0, 1, 2)
+    out, _ = follow.communicate(timeout=120)
+    assert follow.returncode == 0, out
+    assert training.world.words() == training.full(2)
+    assert not list((tmp_path / "store/test/versions").glob("*/parts/*"))
+
+
 def test_ranks_that_hold_other_bits_of_one_tensor(tmp_path: Path) -> None:
     training = Training(tmp_path, 2)
     training.must(0)
