@@ -28,7 +28,8 @@ def page(tmp_path: Path) -> Path:
     codec = [_codec(p, scheme, bits) for p in (1, 3) for scheme, bits in schemes.items()]
     link = {
         "transport": "direct", "mode": "jobs that stay", "law": "adam", "changed_fraction": 0.0302,
-        "dense_bytes": 1 << 30, "full_s": 50.0, "refit_s": 1.25, "speedup": 40.0, "limit": 88.2, "transport_share": 0.47, "pause_s": 0.31,
+        "dense_bytes": 1 << 30, "full_s": 50.0, "refit_s": 1.25, "speedup": 40.0, "limit": 88.2,
+        "transport_share": 0.47, "pause_s": 0.31,
     }  # fmt: skip
     (tmp_path / "codec.json").write_text(json.dumps(codec))
     (tmp_path / "link.json").write_text(json.dumps([link]))
