@@ -19,14 +19,20 @@ fi
 
 child=''
 stopped=''
+asked=''
 
 # Only this shell gets the signal (--signal=B:...); every launcher passes USR1 on to its ranks.
 stop() {
     stopped=1
+    asked=1
     [ -z "$child" ] || kill -USR1 "$child" 2>/dev/null || true
 }
 trap stop USR1
-trap '[ -z "$child" ] || kill -TERM "$child" 2>/dev/null || true' TERM
+terminate() {
+    asked=1
+    [ -z "$child" ] || kill -TERM "$child" 2>/dev/null || true
+}
+trap terminate TERM
 
 run() { # run PROGRAM ARGUMENT...: its exit code, whatever signals come meanwhile
     if [ -n "$stopped" ]; then
@@ -60,11 +66,12 @@ receipt() { # the option that has a receipt written under a name
     echo "--receipt=$DCR_RECEIPTS/$1.json"
 }
 
-# A job that was told to stop goes back into the queue. One that was cancelled, or that Slurm requeues by itself, is not
+# A job that was told to stop goes back into the queue; not one in which a rank failed and the launcher stopped the others,
+# which then say 75 as well. One that was cancelled, or that Slurm requeues by itself, is not
 # RUNNING any more when its steps end, and is left alone.
 finish() {
     local code=$?
-    if [ "$code" = 75 ] && [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; then
+    if [ "$code" = 75 ] && [ -n "$asked" ] && [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" = RUNNING ]; then
         if [ "${SLURM_RESTART_COUNT:-0}" -lt "$DCR_RESTARTS" ]; then
             echo "stopped by a signal: requeueing job $SLURM_JOB_ID, restarted ${SLURM_RESTART_COUNT:-0} times so far"
             scontrol requeue "$SLURM_JOB_ID" || true

@@ -96,7 +96,8 @@ def _collected(result: dict[str, Any]) -> str:
     kept = ", ".join(f"{s} at {'an anchor' if v is None else v}" for s, v in result["sites"].items()) or "none"
     lines = [
         f"{result['act']}: {result['objects']} objects, {size(result['bytes'])}, {result['uploads']} open uploads",
-        f"  kept: versions after {result['floor']}, anchors {result['anchors']}; sites with a lease: {kept}",
+        f"  kept: versions after {result['floor']}, anchors {result['anchors']}",
+        f"  sites with a lease, or a replica made or repaired lately: {kept}",
     ]
     if result["expired"]:
         lines.append(f"  leases that ran out: {', '.join(result['expired'])}")

@@ -18,6 +18,7 @@ from typing import Any
 from ..errors import DcrError, LaunchError, PeerFailed, Preempted
 from .api import Comm, Solo
 from .mpi import MpiComm, initialize, running
+from .segments import drop_own
 from .stopping import deafen
 
 _LEAVE_S = 10.0  # longer than a part takes between two looks at the notices, shorter than schedulers' patience
@@ -122,6 +123,7 @@ def run(comm: Comm, main: Callable[[], int]) -> int:
         if code == Preempted.code and comm.agree_to_leave(_LEAVE_S) and "HYDI_CONTROL_FD" not in os.environ:
             sys.stdout.flush()
             sys.stderr.flush()
+            drop_own()
             os._exit(code)  # no finalize: what was under way between the ranks is left unfinished
         # The others get to say what they were doing before the launcher ends them; the rank that failed ends the job,
         # and who heard of it only if that cannot.

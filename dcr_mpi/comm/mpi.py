@@ -12,15 +12,17 @@ import os
 import re
 import socket
 import struct
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import LaunchError, PeerFailed, by_code
-from . import stopping
+from . import segments, stopping
 from .api import Transfer, spin
 
 _NOTICE = 1
@@ -67,7 +69,10 @@ def initialize() -> Any:
         There is no MPI library that mpi4py can load, or another MPI's mpirun started this process.
     """
     mpi = _load()
-    _check_launcher(mpi.Get_library_version(), os.environ)
+    found = library()
+    _check_launcher(mpi.Get_library_version(), os.environ, Path(sys.prefix) in Path(found.path).parents)
+    if found.kind == "MPICH":
+        segments.drop_stale(os.environ)
     mpi.Init_thread(mpi.THREAD_FUNNELED)
     return mpi
 
@@ -97,8 +102,18 @@ def _kind(text: str) -> str:
     return "Open MPI" if "Open MPI" in text else "MPICH" if "MPICH" in text else ""
 
 
-def _check_launcher(library: str, env: Mapping[str, str]) -> None:
-    """Refuse another MPI's mpirun before MPI is initialised: its own message would not say what to do."""
+def _check_launcher(library: str, env: Mapping[str, str], wheel: bool = False) -> None:
+    """Refuse another MPI's mpirun before MPI is initialised: its own message would not say what to do.
+
+    ``wheel``: the library came with this environment, and speaks PMI-2 but no PMIx.
+    """
+    if wheel and _kind(library) == "MPICH" and "PMIX_RANK" in env and "PMI_RANK" not in env:
+        raise LaunchError(
+            "launcher",
+            found="ranks started through PMIx",
+            expected="PMI-2, which the MPICH of the mpich wheel speaks",
+            remedy="start with srun --mpi=pmi2, or build mpi4py against the site's MPI and leave the wheel out",
+        )
     mine = _kind(library)
     theirs = "Open MPI" if "OMPI_COMM_WORLD_SIZE" in env else "MPICH" if "HYDI_CONTROL_FD" in env else ""
     if mine and theirs and mine != theirs:
@@ -163,6 +178,7 @@ class MpiComm:
 
     def abort(self, code: int) -> None:
         """End every rank of the job with ``code``."""
+        segments.drop_own()
         self._mpi.COMM_WORLD.Abort(code)
 
     def free(self) -> None:

@@ -69,7 +69,7 @@ def test_what_these_say_to_people(stages: Stages, tmp_path: Path) -> None:
     world = stages.copy("applied", tmp_path / "w")
     config = ["--config", str(world.config)]
     said = dcr(world, "gc", "--dry-run", *config).out
-    assert "would collect: " in said and "sites with a lease: rollout at 1" in said
+    assert "would collect: " in said and "a replica made or repaired lately: rollout at 1" in said
     _break(world)
     said = dcr(world, "repair", "--site", "rollout", *config).out
     assert "repaired: site rollout, version 1" in said and "tensor '" in said and "1 differ" in said

@@ -41,7 +41,13 @@ class Probe:
                 return
         opened = open_store(url, quick(self._config.store.s3))
         begun = time.monotonic()
-        if not opened.put_once(self._key, b"first"):
+        try:
+            created = opened.put_once(self._key, b"first")
+        except StoreUnavailable as error:
+            raise StoreUnavailable(error.what, found=error.found, expected="an answer",
+                                   remedy="check store.url and store.s3.endpoint, and what lies between: firewalls, "
+                                   "proxies (NO_PROXY)") from None  # fmt: skip
+        if not created:
             raise CorruptInput(f"{self._key} in {opened.url}", found="other bytes under a new name",
                                expected="no object", remedy="look at who writes to the store")  # fmt: skip
         self._put = opened
