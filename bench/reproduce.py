@@ -112,7 +112,7 @@ def _planned(rows: Rows) -> list[list[str]]:
 
 
 def _span(value: float | Sequence[float], form: str) -> str:
-    return " to ".join(form.format(v) for v in (value if isinstance(value, list) else [value]))
+    return " to ".join(dict.fromkeys(form.format(v) for v in (value if isinstance(value, list) else [value])))
 
 
 def _range(values: Sequence[float], form: str) -> str:
