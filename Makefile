@@ -19,7 +19,7 @@ export PYTHONNOUSERSITE := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: reproduce help setup setup-workflow setup-dev demo test test-slow campaign check format lock bench bench-codec bench-link bench-real bench-scaling bench-slurm clean
+.PHONY: reproduce bench-growth help setup setup-workflow setup-dev demo test test-slow campaign check format lock bench bench-codec bench-link bench-real bench-scaling bench-slurm clean
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -72,6 +72,9 @@ bench-scaling: $(VENV)/.plan ## a refit's stream simulated for up to 1,024 ranks
 
 bench-slurm: $(VENV)/.run ## what a version costs in the scheduler, on Slurm clusters started here (root; minutes)
 	$(PY) -m bench.slurm
+
+bench-growth: $(VENV)/.run ## time and memory against model size, ranks, change rate and sites (QUICK=1: a minute)
+	$(PY) -m bench.growth $(if $(QUICK),--quick)
 
 reproduce: bench-codec bench-link ## the paper's figures beside ours: measure, project, and write them into docs/benchmarks.md (root; half an hour)
 	$(PY) -m bench.reproduce
