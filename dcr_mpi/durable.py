@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import re
@@ -21,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from .errors import NotReady, ResourceError, from_os_error
+from .errors import Conflict, NotReady, ResourceError, from_os_error
 
 TEMP_PREFIX = ".tmp-"
 Buffer = bytes | bytearray | memoryview
@@ -107,6 +108,31 @@ def copy(source: StrPath, path: StrPath, allowed: Callable[[], None] = _always) 
                 os.unlink(temp)
             raise
         fsync_dir(_parent(path))
+
+
+def lock(path: StrPath, why: str) -> int:
+    """Take the one lock on a file, which is made; it goes with the process. The descriptor is for :func:`unlock`.
+
+    Raises
+    ------
+    Conflict
+        Another process has it; ``why`` only one may.
+    """
+    with _doing(f"locking {path}"):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise Conflict(
+                f"lock {path}", found="another process that has it", expected="none", remedy=f"{why}: stop the other"
+            ) from None
+        return fd
+
+
+def unlock(fd: int) -> None:
+    """Give a lock back."""
+    os.close(fd)
 
 
 def map_file(path: StrPath, size: int) -> mmap.mmap:

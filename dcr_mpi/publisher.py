@@ -22,7 +22,7 @@ from typing import Any, Self
 from . import comm as ranks_of
 from .acts.anchor import anchor_due, publish_anchor
 from .acts.commit import decide
-from .acts.encode import make_version
+from .acts.encode import lacks_copy, make_version
 from .acts.init import version_zero
 from .acts.kept import Kept, Slot
 from .acts.memory import Arrays
@@ -103,24 +103,33 @@ class Publisher:
         patience = relay.patience_s + self._config.commit.wait_s
         self._comm = ranks_of.join(comm, relay.timeout_s, int(relay.chunk_mib * (1 << 20)), patience)
         self._broken = ""
+        self._base: tuple[int, Manifest] | None = None  # buffer, and what it holds
+        self._sealing: Manifest | None = None  # in the other buffer, and perhaps sealed
+        self._pending: Manifest | None = None  # there too, sealed and undecided
         self._open_things = ExitStack()
         self._open_things.callback(self._comm.free)
-        with self._together("begin"):
-            where, rank, size = self._config.events.dir, self._comm.rank, self._comm.size
-            keys = load_keyring(self._config.keys.file, self._config.keys.trust) if rank == 0 else NOBODY
-            store = open_store(self._config.store.url, self._config.store.s3)
-            kernels = get_kernels(self._config.kernels, self._config.device)
-            log = Events(where, "publisher", "trainer", rank, size, self._config.events.progress_s)
-            events = self._open_things.enter_context(log)
-            ports = Ports(Catalog(store, self._config.policy, keys), self._comm, kernels, events)
-            self._ports = self._open_things.enter_context(serving(ports, self._config))
-            self._layout = self._gather(datasets)
-            self._policy = Policy(self._config.policy, tensors_of(self._layout), self._layout)
-            check_layout(self._layout, self._policy.tensors)
-            self._policy_sha256 = sha256(dumps(self._policy))
-            self._kept = Kept(self._layout, rank, Path(keep) if keep is not None else None)
-        self._base: tuple[int, Manifest] | None = None  # buffer, and what it holds
-        self._pending: Manifest | None = None  # in the other buffer, sealed and undecided
+        try:
+            with self._together("begin"):
+                self._open(datasets, keep)
+        except BaseException:
+            self._open_things.close()
+            raise
+
+    def _open(self, datasets: Sequence[DatasetLayout], keep: str | Path | None) -> None:
+        where, rank, size = self._config.events.dir, self._comm.rank, self._comm.size
+        keys = load_keyring(self._config.keys.file, self._config.keys.trust) if rank == 0 else NOBODY
+        store = open_store(self._config.store.url, self._config.store.s3)
+        kernels = get_kernels(self._config.kernels, self._config.device)
+        log = Events(where, "publisher", "trainer", rank, size, self._config.events.progress_s)
+        events = self._open_things.enter_context(log)
+        ports = Ports(Catalog(store, self._config.policy, keys), self._comm, kernels, events)
+        self._ports = self._open_things.enter_context(serving(ports, self._config))
+        self._layout = self._gather(datasets)
+        self._policy = Policy(self._config.policy, tensors_of(self._layout), self._layout)
+        check_layout(self._layout, self._policy.tensors)
+        self._policy_sha256 = sha256(dumps(self._policy))
+        self._kept = Kept(self._layout, rank, Path(keep) if keep is not None else None, self._policy_sha256)
+        self._open_things.callback(self._kept.close)
 
     def start(self, arrays: Mapping[str, Any], *, anchor: bool = True) -> int:
         """Make ``arrays`` version 0 of a new policy, or find where an existing one is: the last committed version.
@@ -144,15 +153,7 @@ class Publisher:
         with self._together("start"):
             given = Arrays(self._layout, self._comm.rank, arrays)
             born = self._ports.once("policy", lambda: dumps(self._is_born()))
-            if born != b"true":
-                manifest = version_zero(
-                    self._ports, self._policy, self._policy_sha256, given, codec_settings(self._config), anchor
-                )
-                self._kept.fill(0, given)
-                self._record(0, manifest)
-                self._base = (0, manifest)
-                return 0
-            return self._go_on(given)
+            return self._go_on(given) if born == b"true" else self._begin(given, anchor)
 
     def publish(self, arrays: Mapping[str, Any], step: int | None = None, *, wait: bool = True) -> Published:
         """Publish ``arrays`` as the next version; the arrays are free again when this returns.
@@ -183,15 +184,16 @@ class Publisher:
             with ports.events.stage("check"):
                 checkpoint_lanes(ports, new, self._policy.tensors, "copies", only_copied=True)
             load_policy(ports)
-            raw = ports.once("opened version", lambda: dumps(self._open(before)))
+            raw = ports.once("opened version", lambda: dumps(self._announce(before)))
             opened = loads(Open, raw, "open.json")
             settings, base = codec_settings(self._config), self._kept.words(slot)
             manifest, _ = make_version(ports, self._policy, opened, before, base, new, settings, step)
             self._record(1 - slot, manifest)
+            self._sealing = manifest
             with ports.events.stage("seal"):
                 ports.once("manifest", lambda: self._ports.catalog.put_manifest(manifest).encode())
-            self._pending = manifest
-            if anchor_due(ports, before.version, self._config.trainer.anchor_every):
+            self._pending, self._sealing = manifest, None
+            if anchor_due(ports, before.version, 1 if lacks_copy(ports, before) else self._config.trainer.anchor_every):
                 publish_anchor(ports, self._policy, self._policy_sha256, before, base, settings)
         committed = self.settle() if wait else None
         m = manifest
@@ -206,6 +208,9 @@ class Publisher:
         NotReady
             As :meth:`publish`. It may be called again.
         """
+        if self._sealing is not None:
+            with self._together("settle"):
+                self._recall()
         if self._pending is None:
             return None
         with self._together("settle"):
@@ -256,6 +261,56 @@ class Publisher:
         self._ports.catalog.put_policy(self._policy)
         return self._ports.catalog.decision(0) is not None
 
+    def _begin(self, given: Arrays, anchor: bool) -> int:
+        """Version 0; of what is kept, where an earlier start got as far as its manifest."""
+        begun = self._ports.once("version 0 under way", lambda: self._begun().encode()).decode()
+        slot = self._find_kept(0, begun) if begun else None
+        words = given if slot is None else self._kept.words(slot)
+
+        def keep(manifest: Manifest) -> None:
+            if slot is None:
+                self._kept.fill(0, given)
+                self._record(0, manifest)
+
+        settings = codec_settings(self._config)
+        manifest = version_zero(self._ports, self._policy, self._policy_sha256, words, settings, anchor, keep)
+        self._base = (slot or 0, manifest)
+        return 0
+
+    def _begun(self) -> str:
+        """Rank 0: the state of version 0 as it is sealed, "" where it is not."""
+        found = self._ports.catalog.manifest(0)
+        return found[0].state if found is not None else ""
+
+    def _find_kept(self, version: int, state: str) -> int | None:
+        """The buffer that holds a version on every rank, by its record and by its words."""
+        slot = self._kept.find(self._policy_sha256, version, state)
+        slots = {int(raw) for raw in self._comm.allgather(b"%d" % (-1 if slot is None else slot), "what is kept")}
+        return slot if len(slots) == 1 and slot is not None and self._state(self._kept.words(slot)) == state else None
+
+    def _recall(self) -> None:
+        """After an error while a version was sealed: find out whether it was."""
+        manifest = self._sealing
+        assert manifest is not None
+
+        def look() -> bytes:
+            found = self._ports.catalog.manifest(manifest.version)
+            return dumps(found is not None and found[0] == manifest)
+
+        if self._ports.once("version that was being sealed", look) == b"true":
+            self._pending = manifest
+        self._sealing = None
+
+    def _serve_again(self, slot: int, pending: Manifest) -> None:
+        """Sites may still need the parts of a version under way, which nobody serves any more."""
+        assert self._base is not None
+        raw = self._ports.once("opened version", lambda: dumps(self._ports.catalog.opened(pending.version)))
+        words, (at, before) = self._kept.words(slot), self._base
+        settings, base = codec_settings(self._config), self._kept.words(at)
+        make_version(
+            self._ports, self._policy, loads(Open, raw, "open.json"), before, base, words, settings, pending.step
+        )
+
     def _go_on(self, given: Arrays) -> int:
         """Find the baseline of an existing policy."""
         where = loads(_Where, self._ports.once("last version", lambda: dumps(self._where())), "last version")
@@ -264,9 +319,7 @@ class Publisher:
         def find(version: int, state: str) -> int | None:
             """The buffer that holds a version on every rank; filled from what is given, where that is it."""
             nonlocal mine
-            slot = self._kept.find(self._policy_sha256, version, state)
-            slots = {int(raw) for raw in self._comm.allgather(b"%d" % (-1 if slot is None else slot), "what is kept")}
-            if len(slots) == 1 and slot is not None and self._state(self._kept.words(slot)) == state:
+            if (slot := self._find_kept(version, state)) is not None:
                 return slot
             mine = self._state(given) if mine is None else mine
             if mine != state:
@@ -295,6 +348,8 @@ class Publisher:
                     remedy="dcr commit once the sites have prepared it, or dcr commit --abort; then start again",
                 )
             self._pending = self._manifest(where.pending)
+            if self._ports.outlet is not None:
+                self._serve_again(other, self._pending)
         return where.version
 
     def _where(self) -> _Where:
@@ -307,7 +362,7 @@ class Publisher:
             return _Where(last.version, last.state)
         return _Where(last.version, last.state, newest, sealed[0].state)
 
-    def _open(self, before: Manifest) -> Open:
+    def _announce(self, before: Manifest) -> Open:
         """Rank 0: announce the next version, made from ``before``."""
         catalog, trainer = self._ports.catalog, self._config.trainer
         where = self._where()

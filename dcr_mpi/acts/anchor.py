@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..checkpoint import Checkpoint
 from ..digest import content_sha256, lanes_hex
-from ..errors import Conflict, UsageError
+from ..errors import Conflict, CorruptInput, UsageError
 from ..jsonable import dumps, loads
 from ..model import Manifest, Open, Policy, Receipt
 from ..wire import PartHeader
@@ -113,7 +113,7 @@ def publish_anchor(
         The words are not the version's.
     """
     version = manifest.version
-    if ports.once("anchor", lambda: dumps(ports.catalog.has_anchor(version))) == b"true":
+    if ports.once("anchor", lambda: dumps(_stands(ports, manifest))) == b"true":
         return
     tiling = make_tiling(policy, policy_sha, {}, codec)
     digest = content_sha256(tiling)
@@ -147,6 +147,27 @@ def publish_anchor(
     if ports.comm.rank == 0:
         ports.catalog.put_manifest(seal(policy, opened, published.entries, lanes, manifest.step), anchor=True)
     ports.comm.barrier("anchor sealed")
+
+
+def _stands(ports: Ports, manifest: Manifest) -> bool:
+    """Whether an anchor of the version is sealed already."""
+    if not ports.catalog.has_anchor(manifest.version):
+        return False
+    found = ports.catalog.manifest(manifest.version, anchor=True)
+    if found is not None and found[0].state != manifest.state:
+        raise other_anchor(manifest.version, found[0].state, manifest.state)
+    return True
+
+
+def other_anchor(version: int, found: str, expected: str) -> CorruptInput:
+    """The error of an anchor that is not of the version that it is under."""
+    return CorruptInput(
+        f"anchor of version {version}",
+        found=f"state {found[:16]}",
+        expected=f"{expected[:16]}, as the version's manifest says",
+        remedy="it was made of another checkpoint and serves nobody: publish one of a later version (dcr anchor), or "
+        "fill replicas with dcr init --from DIR",
+    )
 
 
 def anchor_due(ports: Ports, version: int, every: int) -> bool:

@@ -99,6 +99,13 @@ def abort(catalog: Catalog, version: int | None = None, reason: str = "asked for
         Nothing is opened that could be aborted.
     """
     version = catalog.last_opened() if version is None else version
+    if version == 0:
+        raise Conflict(
+            "version 0",
+            found="an abort of it",
+            expected="a later version: all others are made from this one",
+            remedy="finish dcr init --checkpoint, or Publisher.start, with what it was begun with",
+        )
     if catalog.opened(version) is None:
         raise NotReady(
             f"version {version}", found="not opened", expected="a version under way", remedy="look at dcr status"

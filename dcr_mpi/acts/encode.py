@@ -119,7 +119,7 @@ def _anchor_base(ports: Ports, job: EncodeJob, policy: Policy, following: Next) 
     It is due too where the parts of the base were to be copied to the store and are not there: whoever served them was
     killed before, and a site that missed them has no other way.
     """
-    every = 1 if _lacks_copy(ports, following.base) else job.anchor_every
+    every = 1 if lacks_copy(ports, following.base) else job.anchor_every
     if anchor_due(ports, following.base.version, every):
         directory = Path(following.base_directory)
         with (
@@ -129,7 +129,8 @@ def _anchor_base(ports: Ports, job: EncodeJob, policy: Policy, following: Next) 
             publish_anchor(ports, policy, following.policy_sha256, following.base, base, job.codec)
 
 
-def _lacks_copy(ports: Ports, base: Manifest) -> bool:
+def lacks_copy(ports: Ports, base: Manifest) -> bool:
+    """Whether the parts of a version were to be copied to the store and are not there. Every rank calls it."""
     if ports.outlet is None or ports.outlet.store == "never":
         return False
     return ports.once("copy of the base", lambda: dumps(ports.catalog.has_copy(base))) == b"false"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,9 +60,17 @@ def init_policy(ports: Ports, job: InitJob) -> Receipt:
 
 
 def version_zero(
-    ports: Ports, policy: Policy, policy_sha: str, checkpoint: Checkpoint, codec: CodecSettings, anchor: bool
+    ports: Ports,
+    policy: Policy,
+    policy_sha: str,
+    checkpoint: Checkpoint,
+    codec: CodecSettings,
+    anchor: bool,
+    keep: Callable[[Manifest], None] = lambda _: None,
 ) -> Manifest:
     """Register a policy, and a checkpoint's words as its version 0, which is committed. Every rank calls it.
+
+    ``keep`` is called with the manifest before anybody can see it.
 
     Raises
     ------
@@ -74,11 +82,16 @@ def version_zero(
     tiling_sha = ports.once("tiling", lambda: _register(ports, policy, policy_sha, codec).encode()).decode()
     opened = Open(policy_sha, 0, None, "", tiling_sha, 0)
     manifest = seal(policy, opened, (), lanes, None)
+    keep(manifest)
+
+    def sealed() -> bytes:  # first of all: an anchor must not stand for a version that another checkpoint became
+        ports.catalog.put_open(opened)
+        return ports.catalog.put_manifest(manifest).encode()
+
+    digest = ports.once("manifest of version 0", sealed).decode()
     if anchor:
         publish_anchor(ports, policy, policy_sha, manifest, checkpoint, codec)
     if ports.comm.rank == 0:
-        ports.catalog.put_open(opened)
-        digest = ports.catalog.put_manifest(manifest)
         ports.catalog.put_decision(Decision(policy_sha, 0, True, digest, {}, "version 0"))
     return manifest
 

@@ -36,11 +36,22 @@ class Kept:
     ----------
     folder : Path or None
         Where the buffers are files, with a record each of what they hold, so that a restarted job has its baseline.
-        On a disk of the node, or one folder for all ranks. None: in memory, gone with the process.
+        On a disk of the node, or one folder for all ranks and policies: files are named after both. None: in memory,
+        gone with the process.
+
+    Raises
+    ------
+    Conflict
+        Another process has these files.
     """
 
-    def __init__(self, layout: Layout, rank: int, folder: Path | None) -> None:
+    def __init__(self, layout: Layout, rank: int, folder: Path | None, policy_sha256: str) -> None:
         self._layout, self._rank, self._folder = layout, rank, folder
+        self._name = f"{policy_sha256[:16]}-rank-{rank:05d}"
+        self._lock: int | None = None
+        if folder is not None:
+            durable.make_dirs(folder)
+            self._lock = durable.lock(folder / f"{self._name}.lock", "one program has a kept baseline at a time")
         self._places: dict[str, tuple[int, int]] = {}
         size = 0
         for spec in layout.shards[rank].datasets:
@@ -85,6 +96,12 @@ class Kept:
         }
         return Arrays(self._layout, self._rank, arrays)
 
+    def close(self) -> None:
+        """Let another process have the files; the buffers are not to be used any more."""
+        if self._lock is not None:
+            durable.unlock(self._lock)
+            self._lock = None
+
     def _view(self, slot: int, path: str, kind: str, shape: tuple[int, ...]) -> np.ndarray:
         at, nbytes = self._places[path]
         return self._buffers[slot][at : at + nbytes].view(kind).reshape(shape)
@@ -92,7 +109,6 @@ class Kept:
     def _buffer(self, slot: int) -> np.ndarray:
         if self._folder is None:
             return np.zeros(self._size, np.uint8)
-        durable.make_dirs(self._folder)
         path = self._path(slot, "words")
         if not path.is_file() or path.stat().st_size != self._size:
             durable.remove(self._path(slot, "json"))
@@ -110,4 +126,4 @@ class Kept:
 
     def _path(self, slot: int, kind: str) -> Path:
         assert self._folder is not None
-        return self._folder / f"rank-{self._rank:05d}-{slot}.{kind}"
+        return self._folder / f"{self._name}-{slot}.{kind}"

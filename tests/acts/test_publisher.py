@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from dcr_mpi.acts.prepare import prepare
 from dcr_mpi.acts.prepare_plan import PrepareJob
 from dcr_mpi.catalog import Catalog
 from dcr_mpi.comm import Solo
-from dcr_mpi.errors import BaseMismatch, Conflict, GeometryError, NotReady, UsageError
+from dcr_mpi.direct import Inlet, Reach
+from dcr_mpi.errors import BaseMismatch, Conflict, GeometryError, NotReady, StoreUnavailable, UsageError
 from dcr_mpi.events import Events
 from dcr_mpi.kernels import get_kernels
 from dcr_mpi.layout import build
@@ -240,6 +242,119 @@ def test_kept_words_that_were_changed_are_no_baseline(program: Program, tmp_path
     program.train()
     with program.publisher(keep) as publisher, pytest.raises(BaseMismatch):
         publisher.start(program.arrays)
+
+
+def test_a_kept_baseline_is_one_programs(program: Program, tmp_path: Path) -> None:
+    """A requeued job and one that was submitted again, at once; and policies that share a folder."""
+    keep = tmp_path / "kept"
+    with program.publisher(keep) as publisher:
+        publisher.start(program.arrays)
+        with pytest.raises(Conflict, match="another process"):
+            program.publisher(keep)
+        program.settings["policy"] = "other"
+        fewer = {name: array for name, array in program.arrays.items() if name != "w"}
+        with program.publisher(keep, DATASETS[1:]) as other:
+            other.start(fewer)
+        program.settings["policy"] = "p"
+        program.join()
+        program.train()
+        publisher.publish(program.arrays, wait=False)
+    with program.publisher(keep) as publisher:
+        assert publisher.start(program.arrays) == 0
+
+
+def test_a_refused_start_leaves_what_is_kept(program: Program, tmp_path: Path) -> None:
+    keep = tmp_path / "kept"
+    with program.publisher(keep) as publisher:
+        publisher.start(program.arrays)
+    with program.publisher(keep, DATASETS[:-1]) as publisher, pytest.raises(Conflict, match="other tensors"):
+        publisher.start({name: array for name, array in program.arrays.items() if name != "z"})
+    program.train()
+    with program.publisher(keep) as publisher:
+        assert publisher.start(program.arrays) == 0
+
+
+@pytest.mark.parametrize("act", ["put_manifest", "put_decision"])
+@pytest.mark.parametrize("done", [False, True])
+def test_a_start_that_was_cut_off_goes_on(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str, done: bool
+) -> None:
+    """Before or after it was put, and with other arrays the next time: version 0 is what was begun."""
+    begun = {name: array.copy() for name, array in program.arrays.items()}
+    keep, put = tmp_path / "kept", getattr(Catalog, act)
+
+    def cut(catalog: Catalog, *arguments: Any, **more: Any) -> Any:
+        if done:
+            put(catalog, *arguments, **more)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, program.publisher(keep) as publisher:
+        patched.setattr(Catalog, act, cut)
+        with pytest.raises(KeyboardInterrupt):
+            publisher.start(program.arrays)
+    if act == "put_decision" or done:
+        program.train()
+    with program.publisher(keep) as publisher:
+        assert publisher.start(program.arrays) == 0
+        program.join()
+        program.arrays, trained = begun, program.arrays
+        program.check()
+        program.arrays = trained
+        program.train()
+        publisher.publish(program.arrays, wait=False)
+        program.take(1)
+        program.check()
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_an_error_while_a_version_is_sealed(program: Program, monkeypatch: pytest.MonkeyPatch, done: bool) -> None:
+    """The answer may be lost: what the store has is found out before anything is written over."""
+    put = Catalog.put_manifest
+
+    def lost(catalog: Catalog, *arguments: Any, **more: Any) -> Any:
+        if done:
+            put(catalog, *arguments, **more)
+        raise StoreUnavailable("put", found="no answer")
+
+    with program.publisher() as publisher:
+        publisher.start(program.arrays)
+        program.join()
+        program.train()
+        with monkeypatch.context() as patched:
+            patched.setattr(Catalog, "put_manifest", lost)
+            with pytest.raises(StoreUnavailable):
+                publisher.publish(program.arrays, wait=False)
+        if done:
+            program.take(1)
+            program.check()
+        program.train()
+        version = publisher.publish(program.arrays, wait=False).version
+        assert version == (2 if done else 1)
+        program.take(version)
+    program.check()
+
+
+def test_a_version_under_way_is_served_again(tmp_path: Path) -> None:
+    """By the direct relay, with no copy in the store: who is started again has all that the parts were made from."""
+    direct = {"relay.transport": "direct", "direct.listen": "127.0.0.1", "direct.store": "never"}
+    program, keep = Program(tmp_path, **direct), tmp_path / "kept"
+    with program.publisher(keep) as publisher:
+        publisher.start(program.arrays)
+        program.join()
+        program.train()
+        publisher.publish(program.arrays, wait=False)
+    inlet = Inlet(Reach(2.0, 5.0, 5.0, 10.0))
+    program.site = dataclasses.replace(program.site, inlet=inlet)
+    trained = {name: array.copy() for name, array in program.arrays.items()}
+    program.train()
+    with program.publisher(keep) as publisher:
+        assert publisher.start(program.arrays) == 0
+        program.take(1)
+        assert publisher.settle() is True
+    inlet.close()
+    program.arrays = trained
+    program.check()
+    assert not list((tmp_path / "store/p/versions").glob("*/parts/*"))
 
 
 def test_another_publisher(program: Program) -> None:

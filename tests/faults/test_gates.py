@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import h5py
 import pytest
 
+from dcr_mpi.acts.anchor import AnchorJob, anchor
 from dcr_mpi.acts.baseline import BaselineRecord
 from dcr_mpi.acts.commit import abort, decide
 from dcr_mpi.acts.create import CreateJob, create_replica
@@ -190,6 +191,31 @@ def test_a_step_that_is_repeated_under_the_same_name(local: Local, steps: list[P
     assert decide(local.ports.catalog, wait_s=1).commit
     local.apply()
     assert local.words() == full(steps[1])
+
+
+def test_an_anchor_of_another_checkpoint_fills_no_replica(local: Local, steps: list[Path], tmp_path: Path) -> None:
+    """An older dcr, killed between the anchor and version 0, could leave one."""
+    (tmp_path / "elsewhere").mkdir()
+    other = Local(tmp_path / "elsewhere", TRAINER, SITE)
+    other.begin(steps[1])
+    anchors = tmp_path / "store/p/anchors"
+    shutil.rmtree(anchors)
+    shutil.copytree(tmp_path / "elsewhere/store/p/anchors", anchors)
+    for tiling in (tmp_path / "elsewhere/store/p/tilings").iterdir():
+        shutil.copy(tiling, tmp_path / "store/p/tilings" / tiling.name)
+    with pytest.raises(CorruptInput, match="made of another checkpoint"):
+        create_replica(local.site_ports, CreateJob("s", tmp_path / "new"))
+    with pytest.raises(CorruptInput, match="made of another checkpoint"):
+        anchor(local.ports, AnchorJob(steps[0], tmp_path / "state", 0, local.codec))
+    local.cycle(steps[1])
+    anchor(local.ports, AnchorJob(None, tmp_path / "state", None, local.codec))
+    record, made = create_replica(local.site_ports, CreateJob("s", tmp_path / "new"))
+    assert made and record.version == 1
+
+
+def test_version_0_is_never_aborted(local: Local) -> None:
+    with pytest.raises(Conflict, match="all others are made from this one"):
+        abort(local.ports.catalog, 0)
 
 
 def test_a_publisher_that_dies_before_it_seals_may_bring_another_checkpoint(

@@ -34,8 +34,13 @@ rule publish:
         while [ $# -gt 0 ]; do
             encoded={params.receipts:q}/$1/encoded.json
             committed={params.receipts:q}/$1/committed.json
+            trained={params.receipts:q}/$1/trained
             if [ ! -e "$encoded" ]; then
-                DCR_STEP=$2 DCR_CHECKPOINT=$3 bash -c {params.train:q}
+                if [ ! -e "$trained" ]; then # never twice: the version may be sealed from what is there
+                    DCR_STEP=$2 DCR_CHECKPOINT=$3 bash -c {params.train:q}
+                    mkdir -p {params.receipts:q}/$1
+                    touch "$trained"
+                fi
                 {params.dcr} encode "$3" {params.options} --version "$1" "${{needs[@]}}" --receipt "$encoded"
             fi
             if [ ! -e "$committed" ]; then
