@@ -23,10 +23,9 @@ from . import comm as ranks_of
 from .acts.anchor import anchor_due, publish_anchor
 from .acts.commit import decide
 from .acts.encode import lacks_copy, make_version
-from .acts.init import version_zero
-from .acts.kept import Kept, Slot
+from .acts.kept import Kept
+from .acts.lineage import Lineage
 from .acts.memory import Arrays
-from .acts.next_version import EncodeJob, Next, open_version
 from .acts.offering import finish
 from .acts.ports import Ports
 from .acts.state import checkpoint_lanes
@@ -34,8 +33,8 @@ from .acts.tiling import load_policy
 from .catalog import Catalog
 from .cli.jobs import codec_settings, log_of_its_own, poll_s, serving
 from .config import load
-from .digest import sha256, state_digest
-from .errors import BaseMismatch, Conflict, NotReady, PeerFailed, UsageError
+from .digest import content_sha256
+from .errors import NotReady, PeerFailed, UsageError
 from .events import Events
 from .jsonable import dumps, loads
 from .kernels import get_kernels
@@ -57,16 +56,6 @@ class Published:
     payload_bytes: int
     dense_bytes: int
     seconds: float
-
-
-@dataclass(frozen=True)
-class _Where:
-    """Where a policy is: its last committed version, and the one after it that is sealed and undecided."""
-
-    version: int
-    state: str
-    pending: int | None = None
-    pending_state: str = ""
 
 
 class Publisher:
@@ -103,9 +92,6 @@ class Publisher:
         patience = relay.patience_s + self._config.commit.wait_s
         self._comm = ranks_of.join(comm, relay.timeout_s, int(relay.chunk_mib * (1 << 20)), patience)
         self._broken = ""
-        self._base: tuple[int, Manifest] | None = None  # buffer, and what it holds
-        self._sealing: Manifest | None = None  # in the other buffer, and perhaps sealed
-        self._pending: Manifest | None = None  # there too, sealed and undecided
         self._open_things = ExitStack()
         self._open_things.callback(self._comm.free)
         try:
@@ -127,9 +113,11 @@ class Publisher:
         self._layout = self._gather(datasets)
         self._policy = Policy(self._config.policy, tensors_of(self._layout), self._layout)
         check_layout(self._layout, self._policy.tensors)
-        self._policy_sha256 = sha256(dumps(self._policy))
-        self._kept = Kept(self._layout, rank, Path(keep) if keep is not None else None, self._policy_sha256)
+        digest = content_sha256(self._policy)
+        self._kept = Kept(self._layout, rank, Path(keep) if keep is not None else None, digest)
         self._open_things.callback(self._kept.close)
+        settings, sites = codec_settings(self._config), self._config.trainer.sites
+        self._line = Lineage(self._ports, self._policy, digest, self._kept, settings, sites)
 
     def start(self, arrays: Mapping[str, Any], *, anchor: bool = True) -> int:
         """Make ``arrays`` version 0 of a new policy, or find where an existing one is: the last committed version.
@@ -152,8 +140,8 @@ class Publisher:
         """
         with self._together("start"):
             given = Arrays(self._layout, self._comm.rank, arrays)
-            born = self._ports.once("policy", lambda: dumps(self._is_born()))
-            return self._go_on(given) if born == b"true" else self._begin(given, anchor)
+            born = self._ports.once("policy", lambda: dumps(self._line.is_born()))
+            return self._line.go_on(given) if born == b"true" else self._line.begin(given, anchor)
 
     def publish(self, arrays: Mapping[str, Any], step: int | None = None, *, wait: bool = True) -> Published:
         """Publish ``arrays`` as the next version; the arrays are free again when this returns.
@@ -184,17 +172,17 @@ class Publisher:
             with ports.events.stage("check"):
                 checkpoint_lanes(ports, new, self._policy.tensors, "copies", only_copied=True)
             load_policy(ports)
-            raw = ports.once("opened version", lambda: dumps(self._announce(before)))
+            raw = ports.once("opened version", lambda: dumps(self._line.announce(before)))
             opened = loads(Open, raw, "open.json")
             settings, base = codec_settings(self._config), self._kept.words(slot)
             manifest, _ = make_version(ports, self._policy, opened, before, base, new, settings, step)
-            self._record(1 - slot, manifest)
-            self._sealing = manifest
+            self._line.record(1 - slot, manifest)
+            self._line.sealing = manifest
             with ports.events.stage("seal"):
                 ports.once("manifest", lambda: self._ports.catalog.put_manifest(manifest).encode())
-            self._pending, self._sealing = manifest, None
+            self._line.pending, self._line.sealing = manifest, None
             if anchor_due(ports, before.version, 1 if lacks_copy(ports, before) else self._config.trainer.anchor_every):
-                publish_anchor(ports, self._policy, self._policy_sha256, before, base, settings)
+                publish_anchor(ports, self._policy, self._line.policy_sha256, before, base, settings)
         committed = self.settle() if wait else None
         m = manifest
         seconds = time.monotonic() - begun
@@ -208,15 +196,14 @@ class Publisher:
         NotReady
             As :meth:`publish`. It may be called again.
         """
-        if self._sealing is not None:
+        if self._line.sealing is not None:
             with self._together("settle"):
-                self._recall()
-        if self._pending is None:
+                self._line.recall()
+        if self._line.pending is None:
             return None
         with self._together("settle"):
-            manifest, commit = self._pending, self._config.commit
+            manifest, commit = self._line.pending, self._config.commit
             slot, _ = self._started()
-
             poll = poll_s(self._config)
 
             def act() -> bytes:
@@ -230,9 +217,9 @@ class Publisher:
             if isinstance(answer, bool):
                 if self._ports.outlet is not None and self._ports.outlet.version == manifest.version:
                     finish(self._ports)
-                self._pending = None
+                self._line.pending = None
                 if answer:
-                    self._base = (1 - slot, manifest)
+                    self._line.base = (1 - slot, manifest)
                 return answer
         what, found, expected, remedy = answer
         raise NotReady(what, found=found, expected=expected, remedy=remedy)
@@ -256,145 +243,10 @@ class Publisher:
         ]
         return Layout("trainer", tuple(shards))
 
-    def _is_born(self) -> bool:
-        """Rank 0: whether version 0 is committed. Puts the policy, which must be the one that stands."""
-        self._ports.catalog.put_policy(self._policy)
-        return self._ports.catalog.decision(0) is not None
-
-    def _begin(self, given: Arrays, anchor: bool) -> int:
-        """Version 0; of what is kept, where an earlier start got as far as its manifest."""
-        begun = self._ports.once("version 0 under way", lambda: self._begun().encode()).decode()
-        slot = self._find_kept(0, begun) if begun else None
-        words = given if slot is None else self._kept.words(slot)
-
-        def keep(manifest: Manifest) -> None:
-            if slot is None:
-                self._kept.fill(0, given)
-                self._record(0, manifest)
-
-        settings = codec_settings(self._config)
-        manifest = version_zero(self._ports, self._policy, self._policy_sha256, words, settings, anchor, keep)
-        self._base = (slot or 0, manifest)
-        return 0
-
-    def _begun(self) -> str:
-        """Rank 0: the state of version 0 as it is sealed, "" where it is not."""
-        found = self._ports.catalog.manifest(0)
-        return found[0].state if found is not None else ""
-
-    def _find_kept(self, version: int, state: str) -> int | None:
-        """The buffer that holds a version on every rank, by its record and by its words."""
-        slot = self._kept.find(self._policy_sha256, version, state)
-        slots = {int(raw) for raw in self._comm.allgather(b"%d" % (-1 if slot is None else slot), "what is kept")}
-        return slot if len(slots) == 1 and slot is not None and self._state(self._kept.words(slot)) == state else None
-
-    def _recall(self) -> None:
-        """After an error while a version was sealed: find out whether it was."""
-        manifest = self._sealing
-        assert manifest is not None
-
-        def look() -> bytes:
-            found = self._ports.catalog.manifest(manifest.version)
-            return dumps(found is not None and found[0] == manifest)
-
-        if self._ports.once("version that was being sealed", look) == b"true":
-            self._pending = manifest
-        self._sealing = None
-
-    def _serve_again(self, slot: int, pending: Manifest) -> None:
-        """Sites may still need the parts of a version under way, which nobody serves any more."""
-        assert self._base is not None
-        raw = self._ports.once("opened version", lambda: dumps(self._ports.catalog.opened(pending.version)))
-        words, (at, before) = self._kept.words(slot), self._base
-        settings, base = codec_settings(self._config), self._kept.words(at)
-        make_version(
-            self._ports, self._policy, loads(Open, raw, "open.json"), before, base, words, settings, pending.step
-        )
-
-    def _go_on(self, given: Arrays) -> int:
-        """Find the baseline of an existing policy."""
-        where = loads(_Where, self._ports.once("last version", lambda: dumps(self._where())), "last version")
-        mine: str | None = None  # the state of what is given, computed where it is asked for
-
-        def find(version: int, state: str) -> int | None:
-            """The buffer that holds a version on every rank; filled from what is given, where that is it."""
-            nonlocal mine
-            if (slot := self._find_kept(version, state)) is not None:
-                return slot
-            mine = self._state(given) if mine is None else mine
-            if mine != state:
-                return None
-            slot = 1 - self._base[0] if self._base is not None else 0
-            self._kept.fill(slot, given)
-            self._kept.record(slot, Slot(self._policy_sha256, version, state))
-            return slot
-
-        slot = find(where.version, where.state)
-        if slot is None:
-            raise BaseMismatch(
-                f"arrays of policy {self._policy.policy!r}",
-                found=f"state {(mine or '')[:16]}",
-                expected=f"{where.state[:16]}, that of version {where.version}, the last committed one",
-                remedy="load the weights of that version, or keep the baseline (keep=FOLDER), or begin a new policy",
-            )
-        self._base = (slot, self._manifest(where.version))
-        if where.pending is not None:
-            other = find(where.pending, where.pending_state)
-            if other is None or other == slot:
-                raise Conflict(
-                    f"version {where.pending}",
-                    found="sealed and undecided, with words that this program does not have",
-                    expected="a decision on it",
-                    remedy="dcr commit once the sites have prepared it, or dcr commit --abort; then start again",
-                )
-            self._pending = self._manifest(where.pending)
-            if self._ports.outlet is not None:
-                self._serve_again(other, self._pending)
-        return where.version
-
-    def _where(self) -> _Where:
-        catalog = self._ports.catalog
-        newest = catalog.last_opened()
-        decided = newest if catalog.decision(newest) is not None else newest - 1
-        last, _ = catalog.last_committed(decided)
-        sealed = catalog.manifest(newest) if newest > decided else None
-        if sealed is None:
-            return _Where(last.version, last.state)
-        return _Where(last.version, last.state, newest, sealed[0].state)
-
-    def _announce(self, before: Manifest) -> Open:
-        """Rank 0: announce the next version, made from ``before``."""
-        catalog, trainer = self._ports.catalog, self._config.trainer
-        where = self._where()
-        if (where.version, where.state) != (before.version, before.state) or where.pending is not None:
-            raise Conflict(
-                f"version {where.pending or where.version}",
-                found="one that another publisher made",
-                expected=f"version {before.version} to be the last, and decided",
-                remedy="one program publishes a policy at a time: stop the other, and start this again",
-            )
-        newest = catalog.last_opened(before.version)
-        version = newest + (catalog.decision(newest) is not None)
-        job = EncodeJob(Path(), None, Path(), trainer.sites, codec_settings(self._config))
-        following = Next(self._policy_sha256, version, before, "", True)
-        return open_version(catalog, job, self._policy, following, self._ports.known)
-
-    def _state(self, arrays: Arrays) -> str:
-        lanes = checkpoint_lanes(self._ports, arrays, self._policy.tensors, "state")
-        return state_digest(self._policy.tensors, lanes)
-
-    def _manifest(self, version: int) -> Manifest:
-        raw = self._ports.once("manifest", lambda: dumps(self._ports.catalog.sealed(version)[0]))
-        return loads(Manifest, raw, f"manifest of version {version}")
-
-    def _record(self, slot: int, manifest: Manifest) -> None:
-        self._kept.record(slot, Slot(self._policy_sha256, manifest.version, manifest.state))
-        self._comm.barrier("baseline kept")
-
     def _started(self) -> tuple[int, Manifest]:
-        if self._base is None:
+        if self._line.base is None:
             raise UsageError("Publisher", found="no start", expected="start() before publish()")
-        return self._base
+        return self._line.base
 
     @contextmanager
     def _together(self, what: str) -> Iterator[None]:
