@@ -357,6 +357,33 @@ def test_a_version_under_way_is_served_again(tmp_path: Path) -> None:
     assert not list((tmp_path / "store/p/versions").glob("*/parts/*"))
 
 
+def test_killed_before_the_copy_to_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was committed and is not in the store is there as an anchor once the next version is."""
+    direct = {"relay.transport": "direct", "direct.listen": "127.0.0.1", "direct.store": "after"}
+    program, keep = Program(tmp_path, **direct), tmp_path / "kept"
+    inlet = Inlet(Reach(2.0, 5.0, 5.0, 10.0))
+    program.site = dataclasses.replace(program.site, inlet=inlet)
+    with monkeypatch.context() as patched, program.publisher(keep) as publisher:
+        patched.setattr("dcr_mpi.publisher.finish", lambda _: 1 / 0)
+        publisher.start(program.arrays)
+        program.join()
+        program.train()
+        publisher.publish(program.arrays, wait=False)
+        program.take(1)
+        with pytest.raises(ZeroDivisionError):
+            publisher.settle()
+    program.train()
+    with program.publisher(keep) as publisher:
+        assert publisher.start(program.arrays) == 1
+        publisher.publish(program.arrays, wait=False)
+        program.take(2)
+        assert publisher.settle() is True
+    inlet.close()
+    program.check()
+    assert program.site.catalog.has_anchor(1)
+    create_replica(program.site, CreateJob("s", tmp_path / "another"))
+
+
 def test_another_publisher(program: Program) -> None:
     with program.publisher() as first, program.publisher() as second:
         first.start(program.arrays)
