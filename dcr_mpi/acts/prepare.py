@@ -101,7 +101,7 @@ def _sealed(ports: Ports, job: PrepareJob, policy: Policy, opened: Open) -> Link
             )
         return dumps(Link(*found))
 
-    with ports.events.stage("wait"):
+    with ports.events.stage("manifest"):
         link = loads(Link, ports.once("manifest", wait), f"manifest of version {version}")
     check_manifest(policy, link.manifest)
     return link

@@ -59,7 +59,7 @@ def find_supply(ports: Ports, job: PrepareJob, opened: Open, links: Sequence[Lin
             raise _nobody(opened.version, f"no publisher that answers{patience}, and none in the store") from None
         return dumps(found)
 
-    with ports.events.stage("wait"):
+    with ports.events.stage("offer"):
         choice = loads(_Choice, ports.once("publisher", choose), "publisher")
     if choice.offer is None:
         return None
