@@ -281,7 +281,7 @@ def test_a_run_goes_on_after_the_key_was_changed(sides: Local) -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("kind", ["ed25519", "hmac"])
+@pytest.mark.parametrize("kind", ["ed25519", pytest.param("hmac", marks=pytest.mark.slow)])
 def test_the_command_line_with_keys_and_no_key_anywhere_else(tmp_path: Path, kind: str) -> None:
     """A whole cycle over ranks; then no file but the key files has anything of a key in it."""
     world = World(tmp_path, LAUNCHERS[sorted(LAUNCHERS)[0]])

@@ -33,7 +33,10 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 # All numbers of ranks under the first MPI, one pair under each other: what differs there is the library.
-RUNS = [(KINDS[0], 2, 3), (KINDS[0], 3, 2), (KINDS[0], 5, 5), *((kind, 3, 2) for kind in KINDS[1:])]
+RUNS = [
+    *((KINDS[0], train, site) for train, site in ((2, 3), (3, 2), (5, 5))),
+    *(pytest.param(kind, 3, 2, marks=pytest.mark.slow) for kind in KINDS[1:]),
+]
 
 
 @pytest.mark.parametrize(("kind", "train", "site"), RUNS)

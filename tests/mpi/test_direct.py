@@ -23,6 +23,7 @@ from tests.world import LAUNCHERS, World
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
 KINDS = sorted(LAUNCHERS)
+FIRST = [*KINDS[:1], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])]  # what differs is the library
 
 
 def _direct(store: str = "after", **more: object) -> list[str]:
@@ -77,7 +78,7 @@ def _begin(path: Path, kind: str, sites: tuple[str, ...] = ("rollout",)) -> Worl
     return world
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FIRST)
 @pytest.mark.parametrize(("ranks", "site_ranks"), [(3, 2), (2, 5)])
 def test_from_job_to_job(tmp_path: Path, stay: Callable[..., Staying], kind: str, ranks: int, site_ranks: int) -> None:
     """The store never sees a part; encode ends by itself once the site has them."""
@@ -164,7 +165,7 @@ def test_a_site_that_stays_outlives_a_publisher(tmp_path: Path, stay: Callable[.
     assert len(list((tmp_path / "store/test/versions/000001/direct").iterdir())) == 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FIRST)
 def test_a_publisher_is_killed_in_the_midst_of_a_version(
     tmp_path: Path, stay: Callable[..., Staying], kind: str
 ) -> None:

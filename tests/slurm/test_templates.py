@@ -14,7 +14,7 @@ from bench.slurmcluster import Cluster
 from tests.slurm.places import MPIRUN, SRUN, TEMPLATES, Places, needs_openmpi
 
 pytestmark = [pytest.mark.slurm, pytest.mark.mpi, pytest.mark.timeout(240)]
-USED = {"encode", "refit", "apply", "version", "follow"}
+USED = {"encode", "refit", "apply", "version", "follow", "publish"}
 
 
 @needs_openmpi
@@ -48,6 +48,23 @@ def test_a_version_in_one_job_beside_a_site_that_follows(train: Cluster, rollout
     assert rollout.wait(follower)["JobState"] == "CANCELLED", "and not in the queue again"
     time.sleep(1)
     assert rollout.job(follower)["JobState"] == "CANCELLED"
+
+
+@needs_openmpi
+@pytest.mark.slow
+def test_both_sides_stay(train: Cluster, rollout: Cluster, tmp_path: Path) -> None:
+    """A publisher that is told to stop goes back into the queue; what is there goes to the site all the same."""
+    places = Places(tmp_path)
+    for step in (1, 2):
+        places.synth(step)
+    follower = places.submit(rollout, "rollout", "follow")
+    publisher = places.submit(train, "train", "publish", str(places.path / "model/step-*"), "--every")
+    _until(lambda: places.exact(2))
+    train.run("scancel", "--batch", "--signal=USR1", str(publisher))
+    train.wait(publisher, until=("PENDING",))
+    for cluster, job in ((train, publisher), (rollout, follower)):
+        cluster.run("scancel", str(job))
+        assert cluster.wait(job)["JobState"] == "CANCELLED"
 
 
 @needs_openmpi
