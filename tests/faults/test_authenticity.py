@@ -194,9 +194,10 @@ def test_a_policy_is_pinned_even_without_keys(tmp_path: Path) -> None:
     plain = json.loads(path.read_bytes())
     plain["trainer"]["name"] = "other"
     replace(path, dumps(plain))
+    later = Local(tmp_path, None, None, kernels="numpy")  # a process reads it once
     for act in (Local.prepare, Local.apply, lambda w: w.encode(tmp_path / "s1")):
         with pytest.raises(BaseMismatch, match="policy"):
-            act(world)
+            act(later)
 
 
 def test_parts_are_vouched_for_by_the_manifest(world: Local) -> None:
