@@ -22,6 +22,11 @@ from tests.world import ROOT, Done, World, read_all
 SNAKEMAKE = [sys.executable, "-m", "snakemake"]
 
 
+def _interruptible() -> None:
+    """Who runs the tests in the background of a shell has SIGINT ignored, and so have all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @dataclass
 class Flow:
     """``path`` gets the repository's own workflow and a tiny model; ``world`` looks at what becomes of it."""
@@ -74,7 +79,7 @@ class Flow:
         """Snakemake, for as long as the block at most."""
         process = subprocess.Popen(
             [*SNAKEMAKE, *arguments], cwd=self.path, env={**self.environment(), **env}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_interruptible,
         )  # fmt: skip
         try:
             yield process
