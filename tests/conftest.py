@@ -15,7 +15,7 @@ from bench.slurmcluster import Cluster, missing
 
 # No deadlines: the first example compiles kernels, and CI machines stall. ci is thorough and repeatable, so that a
 # failure there is a failure here; dev is quick and draws new examples every time.
-settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True, print_blob=True)
+settings.register_profile("ci", deadline=None, max_examples=75, derandomize=True, print_blob=True)
 settings.register_profile("dev", deadline=None, max_examples=40)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 

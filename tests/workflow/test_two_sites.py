@@ -57,7 +57,6 @@ def _wait_for(path: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.slow
 def test_one_process_reaches_both(flow: Flow, train: Cluster, rollout: Cluster) -> None:
     """Interrupted in the midst of its five versions it takes its jobs along, and goes on when it is started again."""
     flow.configure(
