@@ -22,7 +22,7 @@ from typing import Any, Self
 from . import comm as ranks_of
 from .acts.anchor import anchor_due, publish_anchor
 from .acts.commit import decide
-from .acts.encode import lacks_copy, make_version
+from .acts.encode import make_version
 from .acts.kept import Kept
 from .acts.lineage import Lineage
 from .acts.memory import Arrays
@@ -181,7 +181,7 @@ class Publisher:
             with ports.events.stage("seal"):
                 ports.once("manifest", lambda: self._ports.catalog.put_manifest(manifest).encode())
             self._line.pending, self._line.sealing = manifest, None
-            if anchor_due(ports, before.version, 1 if lacks_copy(ports, before) else self._config.trainer.anchor_every):
+            if anchor_due(ports, before, self._config.trainer.anchor_every):
                 publish_anchor(ports, self._policy, self._line.policy_sha256, before, base, settings)
         committed = self.settle() if wait else None
         m = manifest

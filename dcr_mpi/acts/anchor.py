@@ -151,29 +151,36 @@ def publish_anchor(
 
 def _stands(ports: Ports, manifest: Manifest) -> bool:
     """Whether an anchor of the version is sealed already."""
-    if not ports.catalog.has_anchor(manifest.version):
-        return False
     found = ports.catalog.manifest(manifest.version, anchor=True)
-    if found is not None and found[0].state != manifest.state:
-        raise other_anchor(manifest.version, found[0].state, manifest.state)
-    return True
+    if found is not None:
+        check_anchor(found[0], manifest)
+    return found is not None
 
 
-def other_anchor(version: int, found: str, expected: str) -> CorruptInput:
-    """The error of an anchor that is not of the version that it is under."""
-    return CorruptInput(
-        f"anchor of version {version}",
-        found=f"state {found[:16]}",
-        expected=f"{expected[:16]}, as the version's manifest says",
-        remedy="it was made of another checkpoint and serves nobody: publish one of a later version (dcr anchor), or "
-        "fill replicas with dcr init --from DIR",
-    )
+def check_anchor(anchor: Manifest, version: Manifest) -> None:
+    """Raise CorruptInput for an anchor that is not of the version that it is under."""
+    if anchor.state != version.state:
+        raise CorruptInput(
+            f"anchor of version {version.version}",
+            found=f"state {anchor.state[:16]}",
+            expected=f"{version.state[:16]}, as the version's manifest says",
+            remedy="it was made of another checkpoint and serves nobody: publish one of a later version (dcr anchor), "
+            "or fill replicas with dcr init --from DIR",
+        )
 
 
-def anchor_due(ports: Ports, version: int, every: int) -> bool:
-    """Whether the last ``every`` versions up to ``version`` have no anchor (0: never). Every rank calls it."""
+def anchor_due(ports: Ports, base: Manifest, every: int) -> bool:
+    """Whether the last ``every`` versions up to ``base`` have no anchor (0: never). Every rank calls it.
+
+    One is due too where the parts of the base were to be copied to the store and are not there: whoever served them was
+    killed before, and a site that missed them has no other way.
+    """
+    copied = ports.outlet is not None and ports.outlet.store != "never"
+    if copied and ports.once("copy of the base", lambda: dumps(ports.catalog.has_copy(base))) == b"false":
+        every = 1
+    versions = range(base.version, max(-1, base.version - every), -1)
 
     def look() -> bool:
-        return not any(ports.catalog.has_anchor(v) for v in range(version, max(-1, version - every), -1))
+        return not any(ports.catalog.has_anchor(version) for version in versions)
 
     return every > 0 and ports.once("anchor due", lambda: dumps(look())) == b"true"

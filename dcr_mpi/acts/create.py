@@ -26,7 +26,7 @@ from ..layout import Placement, check_layout, make_tiles, part_spans, tile_words
 from ..lease import Fence
 from ..model import Hold, Layout, Manifest, Policy, ReplicaRecord, ShardLayout, SiteLayout
 from ..wire import PartHeader, unpack_part
-from .anchor import other_anchor
+from .anchor import check_anchor
 from .holding import holding
 from .ports import Ports
 from .relay import relay
@@ -179,8 +179,8 @@ def newest_anchor(ports: Ports, version: int | None = None) -> Manifest:
         found = ports.catalog.manifest(number, anchor=True)
         if found is not None:
             sealed = ports.catalog.manifest(number)  # None where it was collected since
-            if sealed is not None and sealed[0].state != found[0].state:
-                raise other_anchor(number, found[0].state, sealed[0].state)
+            if sealed is not None:
+                check_anchor(found[0], sealed[0])
             return found[0]
     raise NotReady(
         f"anchor of policy {ports.catalog.name!r}",

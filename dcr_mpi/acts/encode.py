@@ -114,26 +114,14 @@ def make_version(
 
 
 def _anchor_base(ports: Ports, job: EncodeJob, policy: Policy, following: Next) -> None:
-    """Once the new version is out, and sites are at work on it: the anchor of its base, where one is due.
-
-    It is due too where the parts of the base were to be copied to the store and are not there: whoever served them was
-    killed before, and a site that missed them has no other way.
-    """
-    every = 1 if lacks_copy(ports, following.base) else job.anchor_every
-    if anchor_due(ports, following.base.version, every):
+    """Once the new version is out, and sites are at work on it: the anchor of its base, where one is due."""
+    if anchor_due(ports, following.base, job.anchor_every):
         directory = Path(following.base_directory)
         with (
             ports.events.stage("anchor"),
             Checkpoint(directory, policy.trainer, job.step_attribute, job.dtypes) as base,
         ):
             publish_anchor(ports, policy, following.policy_sha256, following.base, base, job.codec)
-
-
-def lacks_copy(ports: Ports, base: Manifest) -> bool:
-    """Whether the parts of a version were to be copied to the store and are not there. Every rank calls it."""
-    if ports.outlet is None or ports.outlet.store == "never":
-        return False
-    return ports.once("copy of the base", lambda: dumps(ports.catalog.has_copy(base))) == b"false"
 
 
 def _check_base(ports: Ports, base: Checkpoint, policy: Policy, manifest: Manifest) -> None:
