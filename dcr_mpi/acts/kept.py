@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -88,12 +86,11 @@ class Kept:
 
     def words(self, slot: int) -> Arrays:
         """A buffer as a checkpoint."""
-        arrays: Mapping[str, Any] = {
-            spec.path: self._view(slot, spec.path, f"u{dtype(spec.dtype).itemsize}", spec.shape)
-            if dtype(spec.dtype).itemsize in (1, 2, 4, 8)
-            else self._view(slot, spec.path, f"V{dtype(spec.dtype).itemsize}", spec.shape)
-            for spec in self._layout.shards[self._rank].datasets
-        }
+        arrays: dict[str, np.ndarray] = {}
+        for spec in self._layout.shards[self._rank].datasets:
+            at, nbytes = self._places[spec.path]
+            kind = f"V{dtype(spec.dtype).itemsize}"  # its words are all that is looked at
+            arrays[spec.path] = self._buffers[slot][at : at + nbytes].view(kind).reshape(spec.shape)
         return Arrays(self._layout, self._rank, arrays)
 
     def close(self) -> None:
@@ -101,10 +98,6 @@ class Kept:
         if self._lock is not None:
             durable.unlock(self._lock)
             self._lock = None
-
-    def _view(self, slot: int, path: str, kind: str, shape: tuple[int, ...]) -> np.ndarray:
-        at, nbytes = self._places[path]
-        return self._buffers[slot][at : at + nbytes].view(kind).reshape(shape)
 
     def _buffer(self, slot: int) -> np.ndarray:
         if self._folder is None:

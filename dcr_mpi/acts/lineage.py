@@ -14,7 +14,7 @@ from .encode import make_version
 from .init import version_zero
 from .kept import Kept, Slot
 from .memory import Arrays
-from .next_version import EncodeJob, Next, open_version
+from .next_version import EncodeJob, Next, last_decided, open_version
 from .ports import Ports
 from .publish import CodecSettings
 from .state import checkpoint_lanes
@@ -22,12 +22,12 @@ from .state import checkpoint_lanes
 
 @dataclass(frozen=True)
 class Where:
-    """Where a policy is: its last committed version, and the one after it that is sealed and undecided."""
+    """Where a policy is: its last committed version, and the ``next`` to be decided, with its state if it is sealed."""
 
     version: int
     state: str
-    pending: int | None = None
-    pending_state: str = ""
+    next: int
+    sealed: str | None
 
 
 class Lineage:
@@ -128,45 +128,40 @@ class Lineage:
                 remedy="load the weights of that version, or keep the baseline (keep=FOLDER), or begin a new policy",
             )
         self.base = (slot, self._manifest(where.version))
-        if where.pending is not None:
-            other = find(where.pending, where.pending_state)
+        if where.sealed is not None:
+            other = find(where.next, where.sealed)
             if other is None or other == slot:
                 raise Conflict(
-                    f"version {where.pending}",
+                    f"version {where.next}",
                     found="sealed and undecided, with words that this program does not have",
                     expected="a decision on it",
                     remedy="dcr commit once the sites have prepared it, or dcr commit --abort; then start again",
                 )
-            self.pending = self._manifest(where.pending)
+            self.pending = self._manifest(where.next)
             if self.ports.outlet is not None:
                 self._serve_again(other, self.pending)
         return where.version
 
     def _where(self) -> Where:
         catalog = self.ports.catalog
-        newest = catalog.last_opened()
-        decided = newest if catalog.decision(newest) is not None else newest - 1
+        decided = last_decided(catalog, self.base[1].version if self.base is not None else 0)
         last, _ = catalog.last_committed(decided)
-        sealed = catalog.manifest(newest) if newest > decided else None
-        if sealed is None:
-            return Where(last.version, last.state)
-        return Where(last.version, last.state, newest, sealed[0].state)
+        sealed = catalog.manifest(decided + 1)
+        return Where(last.version, last.state, decided + 1, sealed[0].state if sealed is not None else None)
 
     def announce(self, before: Manifest) -> Open:
         """Rank 0: announce the next version, made from ``before``."""
         catalog = self.ports.catalog
         where = self._where()
-        if (where.version, where.state) != (before.version, before.state) or where.pending is not None:
+        if (where.version, where.state) != (before.version, before.state) or where.sealed is not None:
             raise Conflict(
-                f"version {where.pending or where.version}",
+                f"version {where.next if where.sealed is not None else where.version}",
                 found="one that another publisher made",
                 expected=f"version {before.version} to be the last, and decided",
                 remedy="one program publishes a policy at a time: stop the other, and start this again",
             )
-        newest = catalog.last_opened(before.version)
-        version = newest + (catalog.decision(newest) is not None)
         job = EncodeJob(Path(), None, Path(), self._sites, self._codec)
-        following = Next(self.policy_sha256, version, before, "", True)
+        following = Next(self.policy_sha256, where.next, before, "", True)
         return open_version(catalog, job, self.policy, following, self.ports.known)
 
     def _state(self, arrays: Arrays) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from ..checkpoint import Checkpoint
 from ..dtypes import dtype
 from ..errors import GeometryError
-from ..layout import Place, word_box
+from ..layout import Place, word_box, word_shape
 from ..model import DatasetLayout, Layout
 from ..region import Region, region_of
 
@@ -72,9 +72,7 @@ class Arrays(Checkpoint):
         key = (place.dataset, place.box.start, place.box.stop)
         if key not in self._regions:
             spec = self._specs[place.dataset]
-            per = dtype(spec.dtype).words
-            shape = spec.shape if per == 1 else (*spec.shape, per)
-            self._regions[key] = region_of(word_box(place.box, per), shape)
+            self._regions[key] = region_of(word_box(place.box, dtype(spec.dtype).words), word_shape(spec))
         return self._regions[key]
 
 

@@ -69,11 +69,11 @@ def find_standing(catalog: Catalog, job: EncodeJob) -> Standing:
     policy, policy_sha = catalog.policy()
     if known.policy_sha256 != policy_sha or not _is_source(known, job.new, policy):
         return Standing()
-    manifest, digest = catalog.last_committed(_decided(catalog, known.version))
+    manifest, digest = catalog.last_committed(last_decided(catalog, known.version))
     return Standing(digest, manifest) if manifest.version == known.version else Standing()
 
 
-def _decided(catalog: Catalog, hint: int) -> int:
+def last_decided(catalog: Catalog, hint: int) -> int:
     """The newest version with a decision; only the newest that was opened can lack one."""
     newest = catalog.last_opened(hint)
     return newest if catalog.decision(newest) is not None else newest - 1
@@ -102,7 +102,7 @@ def find_next(catalog: Catalog, job: EncodeJob, policy: Policy) -> Next:
     known = record.baseline()
     if known is not None:
         check_policy(known.policy_sha256, policy_sha, f"the publisher's record in {job.state_directory}")
-    version = _decided(catalog, known.version if known is not None else 0) + 1
+    version = last_decided(catalog, known.version if known is not None else 0) + 1
     if job.version is not None and job.version != version:
         raise UsageError(
             "version",

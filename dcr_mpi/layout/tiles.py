@@ -15,7 +15,7 @@ import numpy as np
 
 from ..dtypes import dtype
 from ..errors import GeometryError
-from ..model import Box, Cut, Layout, Policy, TensorSpec, Tile, Tiling
+from ..model import Box, Cut, DatasetLayout, Layout, Policy, TensorSpec, Tile, Tiling
 from ..region import Region, region_of
 from .boxes import refine, to_local
 from .check import pieces
@@ -80,8 +80,8 @@ class Placement:
         return tuple(found)
 
 
-def word_shape(spec: TensorSpec) -> tuple[int, ...]:
-    """A tensor's shape in words: elements of several words get a last dimension."""
+def word_shape(spec: TensorSpec | DatasetLayout) -> tuple[int, ...]:
+    """A tensor's or a dataset's shape in words: elements of several words get a last dimension."""
     words = dtype(spec.dtype).words
     return spec.shape if words == 1 else (*spec.shape, words)
 
