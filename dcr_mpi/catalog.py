@@ -35,6 +35,15 @@ def check_name(kind: str, name: str) -> str:
     return name
 
 
+def watch(look: Callable[[], T | None], wait_s: float, poll_s: tuple[float, float]) -> T | None:
+    """Look until there is something, with a growing pause; None once ``wait_s`` is over."""
+    give_up, pause = time.monotonic() + wait_s, poll_s[0]
+    while (found := look()) is None and (left := give_up - time.monotonic()) > 0:
+        time.sleep(min(pause, left))
+        pause = min(pause * 1.5, poll_s[1])
+    return found
+
+
 class Catalog:
     """One policy's objects in a store. Cheap to make; safe from several threads.
 
@@ -402,19 +411,15 @@ class Catalog:
         )
 
     def wait(self, what: str, look: Callable[[], T | None], wait_s: float, poll_s: tuple[float, float]) -> T:
-        """Look until there is something, with a growing pause; raises NotReady once ``wait_s`` is over."""
-        give_up, pause = time.monotonic() + wait_s, poll_s[0]
-        while (found := look()) is None:
-            left = give_up - time.monotonic()
-            if left <= 0:
-                raise NotReady(
-                    what,
-                    found=f"none after {wait_s:g} s",
-                    expected="it in the store",
-                    remedy="look whether the job that makes it runs, then run this again",
-                )
-            time.sleep(min(pause, left))
-            pause = min(pause * 1.5, poll_s[1])
+        """As :func:`watch`; raises NotReady where nothing came."""
+        found = watch(look, wait_s, poll_s)
+        if found is None:
+            raise NotReady(
+                what,
+                found=f"none after {wait_s:g} s",
+                expected="it in the store",
+                remedy="look whether the job that makes it runs, then run this again",
+            )
         return found
 
 

@@ -87,13 +87,6 @@ class Health:
         return None
 
 
-class Unwatched(Health):
-    """The other ranks': says nothing to nobody."""
-
-    def __init__(self) -> None:
-        super().__init__("", None, None)
-
-
 def _serve(
     listen: tuple[str, int], answer: Callable[[str], tuple[str, bytes] | None]
 ) -> http.server.ThreadingHTTPServer:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from ..catalog import watch
 from ..digest import sha256
 from ..direct import Outlet
 from ..direct.protocol import TOKEN_BYTES
@@ -140,17 +140,19 @@ def _wait(
     ports: Ports, version: int, sites: Sequence[str], wait_s: float, poll_s: tuple[float, float]
 ) -> tuple[Sequence[str], bool]:
     """The sites that have not prepared, once there is none, a decision, or no more time; and whether it is decided."""
-    catalog = ports.catalog
-    end, pause = time.monotonic() + wait_s, poll_s[0]
-    while True:
-        sites = [site for site in sites if catalog.receipt(version, "prepared", site) is None]
-        decided = bool(sites) and catalog.decision(version) is not None
-        left = end - time.monotonic()
-        if not sites or decided or left <= 0:
-            return sites, decided
+    catalog, missing, decided = ports.catalog, sites, False
+
+    def look() -> bool | None:
+        nonlocal missing, decided
+        missing = [site for site in missing if catalog.receipt(version, "prepared", site) is None]
+        decided = bool(missing) and catalog.decision(version) is not None
+        if decided or not missing:
+            return True
         ports.comm.heed()
-        time.sleep(min(pause, left))
-        pause = min(pause * 1.5, poll_s[1])
+        return None
+
+    watch(look, wait_s, poll_s)
+    return missing, decided
 
 
 def _aborted(ports: Ports, version: int) -> bool:

@@ -11,7 +11,7 @@ import glob
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,10 @@ from ..acts.offering import finish
 from ..acts.ports import Ports
 from ..acts.prepare import prepare
 from ..acts.replica import Replica
+from ..catalog import watch
 from ..config import Config
 from ..errors import UsageError
-from ..health import Health, Unwatched
+from ..health import Health
 from ..hooks import run_hook
 from ..jsonable import dumps
 from .jobs import apply_job, encode_job, log_of_its_own, poll_s, prepare_job, serving, site_of
@@ -113,7 +114,7 @@ def _look(ports: Ports, config: Config, replica: Replica) -> Result:
         told = mine and catalog.receipt(version, "prepared", replica.site) is not None
         return None if told else {"do": "prepare", "version": version, **at}
 
-    found = _watch(config, look)
+    found = watch(look, _LOOK_S, poll_s(config))
     return found or {"do": "wait", "version": None, "at": replica.need().version, "unfinished": False}
 
 
@@ -177,7 +178,7 @@ def _checkpoint(ports: Ports, config: Config, args: argparse.Namespace) -> tuple
     known, pending = record.baseline(), record.pending()
     if args.until is not None and pending is None and known is not None and known.version >= args.until:
         return None, known.version
-    found = _watch(config, look)
+    found = watch(look, _LOOK_S, poll_s(config))
     known = record.baseline()
     return found, known.version if known is not None else 0
 
@@ -185,16 +186,6 @@ def _checkpoint(ports: Ports, config: Config, args: argparse.Namespace) -> tuple
 def _natural(path: str) -> list[tuple[int, str]]:
     """Sorts step-10 after step-9."""
     return [(int(word), "") if word.isdecimal() else (-1, word) for word in re.split(r"([0-9]+)", path)]
-
-
-def _watch(config: Config, look: Callable[[], Any]) -> Any:
-    """Look for some seconds, with a growing pause; None where nothing came."""
-    pause, longest = poll_s(config)
-    end = time.monotonic() + _LOOK_S
-    while (found := look()) is None and time.monotonic() < end:
-        time.sleep(min(pause, max(0.0, end - time.monotonic())))
-        pause = min(pause * 1.5, longest)
-    return found
 
 
 def _is_over(ports: Ports, since: float, idle_s: float) -> bool:
@@ -229,7 +220,8 @@ def _hook(ports: Ports, when: str, hook: str | None, facts: dict[str, str], time
 @contextmanager
 def _health(ports: Ports, subject: str, args: argparse.Namespace) -> Iterator[Health]:
     """What rank 0 tells; the others have nothing to say."""
-    health = Unwatched() if ports.comm.rank else Health(subject, args.metrics, args.listen)
+    told = (None, None) if ports.comm.rank else (args.metrics, args.listen)
+    health = Health(subject, *told)
     try:
         if health.port is not None:
             ports.events.emit("listening", port=health.port)

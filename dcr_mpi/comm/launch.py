@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import DcrError, LaunchError, PeerFailed, Preempted
 from .api import Comm, Solo
-from .mpi import MpiComm, initialize, running
+from .mpi import MpiComm, initialize, load
 from .segments import drop_own
 from .stopping import deafen
 
@@ -79,7 +79,7 @@ def join(world: Any, timeout_s: float = 600.0, chunk_bytes: int = 64 << 20, pati
     """
     if world is None or world.Get_size() == 1:
         return Solo()
-    return MpiComm(running(), timeout_s, min(chunk_bytes, 1 << 30), patience_s, world)
+    return MpiComm(load(), timeout_s, min(chunk_bytes, 1 << 30), patience_s, world)
 
 
 def _check_size(size: int, expected: int | None, who: str) -> None:

@@ -51,7 +51,7 @@ def library() -> Library:
     LaunchError
         There is none that mpi4py can load.
     """
-    mpi = _load()
+    mpi = load()
     version = mpi.Get_library_version()
     with open("/proc/self/maps") as maps:
         mapped = {line.split(maxsplit=5)[-1].strip() for line in maps if "/libmpi" in line}
@@ -68,7 +68,7 @@ def initialize() -> Any:
     LaunchError
         There is no MPI library that mpi4py can load, or another MPI's mpirun started this process.
     """
-    mpi = _load()
+    mpi = load()
     found = library()
     _check_launcher(mpi.Get_library_version(), os.environ, Path(sys.prefix) in Path(found.path).parents)
     if found.kind == "MPICH":
@@ -77,12 +77,14 @@ def initialize() -> Any:
     return mpi
 
 
-def running() -> Any:
-    """mpi4py's module in a program that has initialised MPI itself."""
-    return _load()
+def load() -> Any:
+    """mpi4py's module; it initialises and finalises nothing by itself.
 
-
-def _load() -> Any:
+    Raises
+    ------
+    LaunchError
+        There is no MPI library that it can load.
+    """
     import mpi4py
 
     mpi4py.rc.initialize = mpi4py.rc.finalize = False
