@@ -289,19 +289,27 @@ def test_an_aborted_version_is_not_copied(world: Direct, steps: list[Path]) -> N
 # -- publishers that come and go ----------------------------------------------------------------------------------
 
 
-def test_a_publisher_that_dies_and_comes_back(
-    world: Direct, steps: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The site gives up in time; what it has counts when the publisher is back."""
+def _dies_midway(
+    world: Direct, steps: list[Path], monkeypatch: pytest.MonkeyPatch, wait_s: float = 60.0
+) -> tuple[Course, Begun]:
+    """A publisher that died before part 6, and the refit that has all parts before it and still waits."""
     course = Course(monkeypatch, at=6)
     course.fails = True
     encoding = course.begin(lambda: world.encode(steps[1]))
     assert course.stands.wait(60)
-    preparing = course.begin(lambda: world.follow(wait_s=3))
+    preparing = course.begin(lambda: world.follow(wait_s=wait_s))
     _until(lambda: world.inlet.taken > 0 and world.inlet.taken == _size(world.outlet))
     course.go.set()
     with pytest.raises(MemoryError):
         encoding.end()
+    return course, preparing
+
+
+def test_a_publisher_that_dies_and_comes_back(
+    world: Direct, steps: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The site gives up in time; what it has counts when the publisher is back."""
+    _, preparing = _dies_midway(world, steps, monkeypatch, wait_s=3)
     world.publisher_starts("after")
     with pytest.raises(NotReady, match=r"part \d+ neither in the store nor at 127.0.0.1"):
         preparing.end()
@@ -318,15 +326,7 @@ def test_a_site_that_still_waits_goes_on_with_the_successor(
     world: Direct, steps: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one refit: parts of the first publisher, and the rest of the second, each once."""
-    course = Course(monkeypatch, at=6)
-    course.fails = True
-    encoding = course.begin(lambda: world.encode(steps[1]))
-    assert course.stands.wait(60)
-    preparing = course.begin(world.follow)
-    _until(lambda: world.inlet.taken > 0 and world.inlet.taken == _size(world.outlet))
-    course.go.set()
-    with pytest.raises(MemoryError):
-        encoding.end()
+    course, preparing = _dies_midway(world, steps, monkeypatch)
     first = world.inlet.taken
     course.fails = False
     world.publisher_starts("after")
@@ -340,15 +340,7 @@ def test_a_site_that_still_waits_goes_on_with_the_successor(
 def test_a_site_that_still_waits_goes_on_with_the_store(
     world: Direct, steps: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    course = Course(monkeypatch, at=6)
-    course.fails = True
-    encoding = course.begin(lambda: world.encode(steps[1]))
-    assert course.stands.wait(60)
-    preparing = course.begin(world.follow)
-    _until(lambda: world.inlet.taken > 0 and world.inlet.taken == _size(world.outlet))
-    course.go.set()
-    with pytest.raises(MemoryError):
-        encoding.end()
+    course, preparing = _dies_midway(world, steps, monkeypatch)
     first = world.inlet.taken
     course.fails = False
     world.publisher_starts(None)

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from dcr_mpi.catalog import Catalog
 from dcr_mpi.jsonable import dumps
 from dcr_mpi.store import open_store
 from tests.direct.cutter import Cutter
-from tests.mpi.test_resident import Staying, _appear, _full
+from tests.mpi.staying import Staying, appear, full_transfer_of
 from tests.world import LAUNCHERS, World
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
@@ -30,19 +30,6 @@ def _direct(store: str = "after", **more: object) -> list[str]:
     keys = {"relay.transport": "direct", "direct.listen": "127.0.0.1", "direct.store": store}
     keys |= {name.replace("__", "."): str(value) for name, value in more.items()}
     return [f"--set={key}={value}" for key, value in keys.items()]
-
-
-@pytest.fixture
-def stay() -> Iterator[Callable[..., Staying]]:
-    made: list[Staying] = []
-
-    def start(world: World, ranks: int, *arguments: str) -> Staying:
-        made.append(Staying(world, ranks, *arguments))
-        return made[-1]
-
-    yield start
-    for job in made:
-        job.close()
 
 
 def _parts(world: World, version: int) -> list[Path]:
@@ -103,12 +90,12 @@ def test_jobs_that_stay_and_two_sites(tmp_path: Path, stay: Callable[..., Stayin
     follows = [stay(world, 2, "follow", "--site", site, "--until", "3", *_direct()) for site in world.sites]
     publish = stay(world, 2, "publish", str(tmp_path / "run/step-*"), "--every", "--until", "3", *_direct())
     for step in (1, 2, 3):
-        _appear(world, step)
+        appear(world, step)
     assert publish.result() == {"act": "published", "version": 3, "published": 3}
     catalog = _catalog(world)
     for site, job in zip(world.sites, follows, strict=True):
         assert job.result()["applied"] == 3
-        assert world.words(site) == _full(world, 3)
+        assert world.words(site) == full_transfer_of(world, 3)
         for version in (1, 2, 3):
             found, sealed = catalog.receipt(version, "prepared", site), catalog.sealed(version)[0]
             assert found is not None

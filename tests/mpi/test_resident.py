@@ -7,12 +7,11 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,60 +20,11 @@ import pytest
 
 from dcr_mpi.errors import NotReady
 from dcr_mpi.hooks import run_hook
-from dcr_mpi.synth import TINY, trainer_layout
-from tests.world import LAUNCHERS, World, scatter_full
+from tests.mpi.staying import Staying, appear, full_transfer_of
+from tests.world import LAUNCHERS, World
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
 KIND = sorted(LAUNCHERS)[0] if LAUNCHERS else ""
-
-
-class Staying:
-    """A command that stays, in the background."""
-
-    def __init__(self, world: World, ranks: int, *arguments: str) -> None:
-        self.log = world.path / f"{arguments[0]}-{len(list(world.path.glob('*.log')))}.log"
-        with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(
-                [*world.command(ranks, *arguments), "--set", "commit.wait_s=300"],
-                env=world.environment(),
-                cwd=world.path,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def end(self, within_s: float = 200.0) -> int:
-        return self.process.wait(within_s)
-
-    def result(self) -> dict[str, Any]:
-        assert self.end() == 0, self.log.read_text()[-3000:]
-        found: dict[str, Any] = json.loads(self.log.read_text().strip().splitlines()[-1])
-        return found
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-
-
-@pytest.fixture
-def stay() -> Iterator[Callable[..., Staying]]:
-    made: list[Staying] = []
-
-    def start(world: World, ranks: int, *arguments: str) -> Staying:
-        made.append(Staying(world, ranks, *arguments))
-        return made[-1]
-
-    yield start
-    for job in made:
-        job.close()
-
-
-def _appear(world: World, step: int) -> None:
-    """Write a checkpoint, and let it appear by a rename."""
-    made = world.synth(step)
-    (world.path / "run").mkdir(exist_ok=True)
-    made.rename(world.path / "run" / f"step-{step}")
 
 
 def _until(what: Callable[[], bool], job: Staying) -> None:
@@ -100,11 +50,11 @@ def test_versions_go_by_themselves(tmp_path: Path, stay: Callable[..., Staying])
     }
     publish = stay(world, 2, "publish", str(tmp_path / "run/step-*"), "--every", "--until", "3")
     for step in (1, 2, 3):
-        _appear(world, step)
+        appear(world, step)
     assert publish.result() == {"act": "published", "version": 3, "published": 3}
     for site, job in follows.items():
         assert job.result() == {"act": "followed", "site": site, "version": 3, "applied": 3}
-        assert world.words(site) == _full(world, 3)
+        assert world.words(site) == full_transfer_of(world, 3)
         hooks = (tmp_path / f"{site}.hooks").read_text().splitlines()
         assert hooks == [line for v in (1, 2, 3) for line in (f"before {v}", f"after {site} {v}")]
         metrics = (tmp_path / f"{site}.prom").read_text()
@@ -139,23 +89,18 @@ def test_metrics_and_state_over_http(tmp_path: Path, stay: Callable[..., Staying
     assert world.run(1, "follow", "--site", "rollout", "--listen", "9400").code == 2
 
 
-def _full(world: World, step: int) -> dict[tuple[int, str], bytes]:
-    """What a full transfer of a checkpoint that appeared would leave at a site."""
-    return scatter_full(world.path / f"run/step-{step}", trainer_layout(TINY), world.site_layout())
-
-
 def test_the_newest_checkpoint_is_published_and_the_rest_passed_over(
     tmp_path: Path, stay: Callable[..., Staying]
 ) -> None:
     world = World(tmp_path, LAUNCHERS[KIND])
     world.begin()
     for step in (2, 9, 10):
-        _appear(world, step)
+        appear(world, step)
     publish = stay(world, 1, "publish", str(tmp_path / "run/step-*"), "--idle", "1")
     follow = stay(world, 1, "follow", "--site", "rollout", "--until", "1")
     follow.result()
     assert publish.result()["published"] == 1
-    assert world.words() == _full(world, 10)
+    assert world.words() == full_transfer_of(world, 10)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGKILL, None)])
@@ -166,7 +111,7 @@ def test_stopped_and_started_again(
     world = World(tmp_path, LAUNCHERS[KIND])
     world.begin()
     follow = stay(world, 1, "follow", "--site", "rollout")
-    _appear(world, 1)
+    appear(world, 1)
     world.dcr(1, "encode", str(tmp_path / "run/step-1"))
     told = tmp_path / "store/test/versions/000001/prepared/rollout.json"
     _until(told.exists, follow)
@@ -176,7 +121,7 @@ def test_stopped_and_started_again(
     world.dcr(1, "commit")
     again = stay(world, 1, "follow", "--site", "rollout", "--until", "1")
     assert again.result()["version"] == 1
-    assert world.words() == _full(world, 1)
+    assert world.words() == full_transfer_of(world, 1)
 
 
 def test_a_site_that_was_away_catches_up(tmp_path: Path, stay: Callable[..., Staying]) -> None:
@@ -241,15 +186,15 @@ def test_a_publisher_goes_on_with_what_it_sealed(tmp_path: Path, stay: Callable[
     """It was killed before the decision; a newer checkpoint is there when it comes back."""
     world = World(tmp_path, LAUNCHERS[KIND])
     world.begin()
-    _appear(world, 1)
+    appear(world, 1)
     world.dcr(1, "encode", str(tmp_path / "run/step-1"))
-    _appear(world, 2)
+    appear(world, 2)
     follow = stay(world, 1, "follow", "--site", "rollout", "--until", "2")
     publish = stay(world, 2, "publish", str(tmp_path / "run/step-*"), "--until", "2")
     assert publish.result() == {"act": "published", "version": 2, "published": 2}
     follow.result()
-    assert world.words() == _full(world, 2)
-    _appear(world, 3)
+    assert world.words() == full_transfer_of(world, 2)
+    appear(world, 3)
     done = stay(world, 1, "publish", str(tmp_path / "run/step-*"), "--until", "2")
     assert done.result() == {"act": "published", "version": 2, "published": 0}
 
