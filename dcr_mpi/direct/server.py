@@ -195,9 +195,9 @@ class Outlet:
         link.sendall(protocol.pack_part(start, entry))
         for at in range(start, entry.size, CHUNK):
             piece = shelf.read(request.index, at, at + CHUNK)
-            link.sendall(piece)
             with self._lock:
-                self.sent += len(piece)
+                self.sent += len(piece)  # before it goes: who has a byte finds it counted
+            link.sendall(piece)
         return True
 
 
