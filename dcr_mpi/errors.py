@@ -78,6 +78,10 @@ class Conflict(DcrError):
     code = 13
 
 
+class Overtaken(Conflict):
+    """What a job was taking is not what stands any more. All its ranks raise it, in step, and may go on together."""
+
+
 class VerifyFailed(DcrError):
     """The state digest after the act is not the one that the manifest promises."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,9 +10,13 @@ from typing import Any
 from ..catalog import Catalog
 from ..comm import Comm
 from ..direct import Inlet, Outlet
+from ..errors import Overtaken
 from ..events import Events
+from ..jsonable import dumps
 from ..kernels.api import Kernels
 from ..model import Manifest, Receipt
+
+_HERE = b"\0"  # no JSON begins with it
 
 
 @dataclass(frozen=True)
@@ -30,8 +35,24 @@ class Ports:
     inlet: Inlet | None = None
 
     def once(self, what: str, make: Callable[[], bytes]) -> bytes:
-        """Bytes that rank 0 makes (by asking the store, say) and every rank gets."""
-        return self.comm.broadcast(make() if self.comm.rank == 0 else None, what)
+        """Bytes that rank 0 makes (by asking the store, say) and every rank gets; or Overtaken, on every rank."""
+
+        def act() -> bytes:
+            try:
+                return _HERE + make()
+            except Overtaken as error:
+                return _packed(error)
+
+        raw = self.comm.broadcast(act() if self.comm.rank == 0 else None, what)
+        if not raw.startswith(_HERE):
+            raise _unpacked(raw)
+        return raw[len(_HERE) :]
+
+    def keep_in_step(self, overtaken: Overtaken | None, what: str) -> None:
+        """Raise, on every rank, what one of them found overtaken. Every rank calls it, with what it found itself."""
+        told = self.comm.allgather(_packed(overtaken) if overtaken is not None else b"", what)
+        if said := next(filter(None, told), b""):
+            raise _unpacked(said)
 
     def receipt(
         self,
@@ -58,3 +79,12 @@ class Ports:
             bytes={**self.events.bytes(), **(sizes or {})},
             detail=dict(detail or {}),
         )
+
+
+def _packed(error: Overtaken) -> bytes:
+    return dumps([error.what, error.found, error.expected, error.remedy])
+
+
+def _unpacked(raw: bytes) -> Overtaken:
+    what, found, expected, remedy = json.loads(raw)
+    return Overtaken(what, found=found, expected=expected, remedy=remedy)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..digest import Lanes, add, lanes_hex, lanes_of, sha256
-from ..errors import BaseMismatch, CorruptInput, NotReady, VerifyFailed
+from ..errors import BaseMismatch, CorruptInput, NotReady, Overtaken, VerifyFailed
 from ..hdf5 import Inventory
 from ..journal import JournalWriter
 from ..jsonable import dumps, loads
@@ -25,12 +25,13 @@ from .publish import part_bytes
 from .relay import relay
 from .replica import RESTORE, Replica, journal
 from .state import check_digests, check_manifest
-from .stream import Awaited, check_taken
+from .stream import Awaited, other_than_sealed
 from .stream import fetch as fetch_announced
 from .taking import Supply, explain, find_supply
 from .tiling import load_policy, load_tiling
 
 _HEADERS = 1 << 20  # bytes of a part besides its words, at the very most
+_NOTHING = b""  # no part is empty
 
 
 def prepare(ports: Ports, job: PrepareJob) -> Receipt | None:
@@ -51,7 +52,7 @@ def prepare(ports: Ports, job: PrepareJob) -> Receipt | None:
         The replica is at another version, of another policy, or holds other bytes. It is untouched.
     GeometryError
         The version was not cut for this site's layout.
-    Conflict
+    Overtaken
         The version was aborted, or is sealed with other parts than were announced.
     CorruptInput, VerifyFailed
         A part is not what the manifest says, or does not decode to the target.
@@ -73,8 +74,8 @@ def prepare(ports: Ports, job: PrepareJob) -> Receipt | None:
         taken, lanes, came = _receive(ports, job, replica, policy, tiling, plan, opened, supply, fence)
         sealed = plan.links or (_sealed(ports, job, policy, opened),)
         if not plan.links:
-            check_taken(taken, sealed[0].manifest.parts, opened.version)
-            ports.comm.barrier("parts as they were sealed")
+            other = other_than_sealed(taken, sealed[0].manifest.parts, opened.version)
+            ports.keep_in_step(other, "parts as they were sealed")
         _check_state(policy, plan.record, sealed[-1].manifest, lanes)
         raw = ports.once(
             "prepared receipt", lambda: dumps(_seal(ports, job, replica, plan, sealed, tiling, came, fence))
@@ -144,8 +145,18 @@ def _receive(
             _make_room(ports, replica, plan, any(missing), fence)
             total = sum(e.size or 0 for e, shards in zip(entries, missing, strict=True) if shards)
             progress = ports.events.progress(total, "refit")
+            overtaken: list[Overtaken] = []
+
+            def fetch(entry: PartEntry | Awaited) -> bytes:
+                try:
+                    return _fetch(ports, job, plan, opened, supply, sizes, entry)
+                except Overtaken as error:
+                    overtaken.append(error)
+                    return _NOTHING  # travels in place of the part, so that all transfers end
 
             def consume(part: int, data: Any) -> None:
+                if data == _NOTHING:
+                    return
                 with ports.events.stage("decode", len(data)), _said_of(plan):
                     frames = landing.land(part, data, missing[part])
                 source = sources.get(part) or sha256(data)
@@ -158,13 +169,15 @@ def _receive(
                     ports.comm,
                     entries,
                     [bool(m) for m in missing],
-                    lambda entry: _fetch(ports, job, plan, opened, supply, sizes, entry),
+                    fetch,
                     consume,
                     degree=job.degree,
                     window=job.window,
                     wait_s=job.wait_s,
                     moved=progress.add,
                 )
+            if not plan.links:
+                ports.keep_in_step(next(iter(overtaken), None), "version that was followed")
             if ports.inlet is not None:
                 moved |= {"direct": ports.inlet.taken - direct}
             ports.events.emit("relayed", version=opened.version, **moved)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..catalog import Catalog, check_policy
 from ..digest import content_sha256
-from ..errors import BaseMismatch, Conflict, GeometryError, NotReady
+from ..errors import BaseMismatch, GeometryError, NotReady, Overtaken
 from ..model import Open, ReplicaRecord, SiteLayout, Tiling
 from .chain import Link, binding_of, committed_after, foldable, following, opening
 from .ports import Ports
@@ -60,7 +60,7 @@ def prepare_plan(ports: Ports, job: PrepareJob, replica: Replica) -> PreparePlan
 
     Raises
     ------
-    NotReady, BaseMismatch, GeometryError, Conflict
+    NotReady, BaseMismatch, GeometryError, Overtaken
         As :func:`dcr_mpi.acts.prepare.prepare`.
     """
     record = replica.need()
@@ -114,10 +114,10 @@ def _opened(ports: Ports, job: PrepareJob, version: int) -> Open:
 
 
 def check_not_aborted(catalog: Catalog, version: int) -> None:
-    """Raise Conflict where it was decided to abort a version."""
+    """Raise Overtaken where it was decided to abort a version."""
     decision = catalog.decision(version)
     if decision is not None and not decision.commit:
-        raise Conflict(
+        raise Overtaken(
             f"version {version}",
             found=f"aborted ({decision.reason})",
             expected="a version to prepare",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..catalog import Catalog
-from ..errors import Conflict, CorruptInput, NotReady
+from ..errors import CorruptInput, NotReady, Overtaken
 from ..jsonable import dumps, loads
 from ..model import PartEntry
 
@@ -64,7 +64,7 @@ def fetch(catalog: Catalog, version: int, index: int, limit: int, wait_s: float,
         It is announced with more.
     NotReady
         None within ``wait_s``: its publisher is slow, or gone.
-    Conflict
+    Overtaken
         The version was decided on before the part was announced: aborted, that is.
     CorruptInput
         As :meth:`Catalog.part`.
@@ -101,9 +101,9 @@ def fetch(catalog: Catalog, version: int, index: int, limit: int, wait_s: float,
     return catalog.part(entry, wait_s, poll_s)
 
 
-def decided_on(what: str) -> Conflict:
+def decided_on(what: str) -> Overtaken:
     """The error of who follows a version that there is a decision on, and does not get all of its parts."""
-    return Conflict(
+    return Overtaken(
         what,
         found="a decision on the version, and no such part",
         expected="a version that is being encoded",
@@ -111,17 +111,18 @@ def decided_on(what: str) -> Conflict:
     )
 
 
-def check_taken(taken: Iterable[tuple[int, str]], sealed: Sequence[PartEntry], version: int) -> None:
-    """Raise Conflict unless every (part, SHA-256 of what was taken for it) is as the manifest says."""
-    for part, digest in taken:
+def other_than_sealed(taken: Iterable[tuple[int, str]], sealed: Sequence[PartEntry], version: int) -> Overtaken | None:
+    """None where every (part, SHA-256 of what was taken for it) is as the manifest says."""
+    for part, digest in sorted(taken):
         if digest != sealed[part].sha256:
-            raise Conflict(
+            return Overtaken(
                 f"part {part} of version {version}",
                 found=f"announced, and taken, with sha256 {digest[:16]}",
                 expected=f"{sealed[part].sha256[:16]}, as the manifest says that was sealed since",
                 remedy="an earlier try announced it, or another publisher: run dcr refit again, which goes by the "
                 "manifest and fetches what differs",
             )
+    return None
 
 
 def _key(catalog: Catalog, version: int, index: int) -> str:

@@ -42,7 +42,7 @@ def find_supply(ports: Ports, job: PrepareJob, opened: Open, links: Sequence[Lin
     ------
     NotReady
         No publisher answers within ``job.wait_s``, and nothing of the version is in the store.
-    Conflict
+    Overtaken
         The version was aborted meanwhile.
     """
     if ports.inlet is None or len(links) > 1:
@@ -104,7 +104,7 @@ class Supply:
         ------
         NotReady
             It is nowhere.
-        Conflict
+        Overtaken
             The version was decided on before it was sealed: aborted, that is.
         CorruptInput
             It is not what its entry says, or has more than ``limit`` bytes.

@@ -1,7 +1,8 @@
 """Jobs that stay: ``publish`` at the trainer and ``follow`` at a site take version after version without starting anew.
 
 Rank 0 looks what there is to do, and all ranks do it: the acts are those of the single commands. Any error ends the job
-with that error's code, as it ends theirs; started again, it goes on.
+with that error's code, as it ends theirs; started again, it goes on. A version that is aborted while it is followed is
+no error here: what comes next is taken.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ..acts.prepare import prepare
 from ..acts.replica import Replica
 from ..catalog import watch
 from ..config import Config
-from ..errors import UsageError
+from ..errors import Overtaken, UsageError
 from ..health import Health
 from ..hooks import run_hook
 from ..jsonable import dumps
@@ -74,8 +75,11 @@ def _follow(ports: Ports, config: Config, args: argparse.Namespace, health: Heal
             _note(ports, replica, None)
         elif todo["do"] == "prepare":
             job = prepare_job(config, site, version, args.wait)
-            with log_of_its_own(ports, config, "refit", site) as own:
-                prepare(own, job)
+            try:
+                with log_of_its_own(ports, config, "refit", site) as own:
+                    prepare(own, job)
+            except Overtaken as error:
+                ports.events.emit("overtaken", version=version, reason=str(error))
         else:
             before = time.monotonic()
             _note(ports, replica, version)

@@ -16,9 +16,9 @@ import pytest
 
 from tests.world import LAUNCHERS, World
 
-WORDS = 3 * ((1 << 31) // 3 + (1 << 19))  # uint16
+PAST = 3 * ((1 << 31) // 3 + (1 << 19))  # words of uint16
 LIMIT_MIB = 600
-EDGES = [0, 1, 255, 256, 257, 65535, 65536, 65793, (1 << 31) - 1, 1 << 31, (1 << 31) + 1, (1 << 31) + 65537, WORDS - 1]
+EDGES = [0, 1, 255, 256, 257, 65535, 65536, 65793, (1 << 31) - 1, 1 << 31, (1 << 31) + 1, (1 << 31) + 65537]
 MEASURE = """
 import json, resource, sys
 from dcr_mpi.cli import main
@@ -28,14 +28,14 @@ sys.exit(code)
 """
 
 
-def _sparse(folder: Path, changes: dict[int, int]) -> Path:
+def _sparse(folder: Path, words: int, changes: dict[int, int]) -> Path:
     """A shard with one huge dataset of zeros that takes no disk, and a few words set."""
     folder.mkdir(parents=True)
     with h5py.File(folder / "one.h5", "w", libver="v110") as file:
         plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
         plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-        made = h5py.h5d.create(file.id, b"huge", h5py.h5t.STD_U16LE, h5py.h5s.create_simple((3, WORDS // 3)), plist)
+        made = h5py.h5d.create(file.id, b"huge", h5py.h5t.STD_U16LE, h5py.h5s.create_simple((3, words // 3)), plist)
         offset = made.get_offset()
         file["small"] = np.arange(5, dtype=np.int64)
     with (folder / "one.h5").open("r+b") as raw:
@@ -54,7 +54,9 @@ def _run(world: World, *arguments: str) -> float:
 
 
 @pytest.mark.timeout(600)
-def test_a_tensor_past_4_gib(tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [3 << 28, pytest.param(PAST, marks=pytest.mark.slow)], ids=["1.5 GiB", "past 4 GiB"])
+def test_a_huge_tensor(tmp_path: Path, words: int) -> None:
+    edges = [*(index for index in EDGES if index < words), words - 1]
     launcher = LAUNCHERS[sorted(LAUNCHERS)[0]]
     (tmp_path / "warm").mkdir()
     warm = World(tmp_path / "warm", launcher)  # its kernels are compiled here: that takes memory of its own
@@ -67,8 +69,8 @@ def test_a_tensor_past_4_gib(tmp_path: Path) -> None:
         "policy: huge\nstore: {url: store}\ntrainer: {state: state, sites: [site]}\nsites: {site: {replica: replica}}\n"
         "codec: {bucket_mib: 16, part_mib: 64}\nevents: {progress_s: 0}\n"
     )
-    base = _sparse(tmp_path / "base", {7: 1})
-    new = _sparse(tmp_path / "new", {7: 1, **{index: 0x3F80 + k for k, index in enumerate(EDGES)}})
+    base = _sparse(tmp_path / "base", words, {7: 1})
+    new = _sparse(tmp_path / "new", words, {7: 1, **{index: 0x3F80 + k for k, index in enumerate(edges)}})
     peaks = {"init": _run(world, "init", "--checkpoint", str(base), "--no-anchor")}
     peaks["create"] = _run(world, "init", "--site", "site", "--from", str(base))
     peaks["encode"] = _run(world, "encode", str(new))
@@ -80,7 +82,7 @@ def test_a_tensor_past_4_gib(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "replica/one.h5") as file:
         offset = file["huge"].id.get_offset()
     with (tmp_path / "replica/one.h5").open("rb") as raw:
-        for k, index in enumerate(EDGES):
+        for k, index in enumerate(edges):
             raw.seek(offset + 2 * index)
             assert int.from_bytes(raw.read(2), "little") == 0x3F80 + k, index
     payload = sum(p.stat().st_size for p in (tmp_path / "store/huge/versions/000001/parts").iterdir())

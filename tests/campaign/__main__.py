@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.campaign import errors, hostile, kills, phases, power, ranks, sends, store
+from tests.campaign import direct, errors, hostile, kills, phases, power, ranks, sends, store
 from tests.campaign.arena import Arena
 from tests.campaign.disturb import Bench
 from tests.campaign.report import Report
@@ -50,6 +50,7 @@ def _sweep(
 SECTIONS = {
     "kills": Section(kills.run, None, 24),
     "sends": Section(sends.run, None, 6),
+    "direct": Section(direct.run, None, 2),
     "ranks": Section(ranks.run, 420, 2),
     "errors": Section(errors.run, 1200, 16),
     "power": Section(power.run, 1200, 24),

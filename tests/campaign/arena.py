@@ -19,6 +19,7 @@ from tests.campaign.compare import contents
 from tests.world import CODEC
 
 SITE = ("--site", "rollout")
+DIRECT = ("--set=relay.transport=direct", "--set=direct.listen=127.0.0.1")
 STEPS = 3
 
 
@@ -132,6 +133,10 @@ class Arena:
             Scene("run", "begun", ("run", self.step(1))),
             Scene("encode-next", "applied", ("encode", self.step(2)), rest),
             Scene("run-next", "aborted", ("run", self.step(2))),
+            Scene("encode-direct", "begun", (*encode, *DIRECT, "--set=direct.serve_s=0.01"), rest),
+            Scene("publish", "prepared", ("publish", self.step(1), "--until", "1"), (apply,)),
+            Scene("follow", "committed", ("follow", *SITE, "--until", "1")),
+            Scene("follow-behind", "behind", ("follow", *SITE, "--until", "2")),
         ]
 
 

@@ -19,6 +19,7 @@ from dcr_mpi.jsonable import dumps, loads
 _RECEIPT = re.compile(r".*/(prepared|applied)/[^/]+\.json|.*/\.dcr/v[0-9]+/e/prepared\.json")
 _EPOCH = re.compile(r"(.*/\.dcr/v[0-9]+/e)[0-9]+(.*)")
 _HOLD = re.compile(r"(.*/holds/[^/]+/)[0-9a-f]{32}\.json")
+_OFFER = re.compile(r"(.*/versions/[0-9]+/direct/)[0-9]+\.json")
 _DECISION = re.compile(r".*/versions/[0-9]+/decision\.json")
 _LEASE = re.compile(r"(.*/)lease-[0-9]+")
 _UNASKED = re.compile(r"store/test/versions/000000/applied(/rollout\.json)?")
@@ -31,9 +32,10 @@ def contents(root: Path, *, skip: tuple[str, ...] = ("dcr.yaml",)) -> dict[str, 
     Files by digest, but for: receipts without seconds and bytes moved, which differ from run to run; decisions with
     the word "right" in place of a receipt's digest where it is that receipt's; leases as one entry, whatever their
     numbers, and sets of journals without theirs; journals by their patches, whose order is the order in which parts
-    came; the publisher's record as it will be once it is settled by the store's decision, which the next command that
-    looks at it does. Temporary files of killed writers (``.tmp-*``) are documented leavings, and an apply that finds
-    nothing to do still tells the store that version 0 is applied: both are left out.
+    came; holds and offers as one entry each, as every try makes its own; the publisher's record as it will be once
+    it is settled by the store's decision, which the next command that looks at it does. Temporary files of killed
+    writers (``.tmp-*``) are documented leavings, and an apply that finds nothing to do still tells the store that
+    version 0 is applied: both are left out.
     """
     out: dict[str, str] = {}
     for folder, inner, files in os.walk(root):
@@ -49,8 +51,11 @@ def contents(root: Path, *, skip: tuple[str, ...] = ("dcr.yaml",)) -> dict[str, 
                 path = lease[1] + "lease"
                 out[path] = out.get(path, "") + "one"
                 continue
-            if hold := _HOLD.fullmatch(path):  # one for every try
+            if hold := _HOLD.fullmatch(path):  # one for every try, as of offers
                 out[hold[1] + "hold"] = "some"
+                continue
+            if offer := _OFFER.fullmatch(path):
+                out[offer[1] + "offer"] = "some"
                 continue
             out[path] = _meaning(Path(folder) / name, path)
     _settle(root, out)
@@ -120,7 +125,7 @@ def _digest(name: str, raw: bytes, read: Any) -> str:
         if _RECEIPT.fullmatch(name):
             plain = {k: v for k, v in json.loads(raw).items() if k not in ("seconds", "bytes", "ranks")}
             # Whoever finds everything done, its receipt apart, says so.
-            plain["detail"] = {k: "apply" if v == "done" else v for k, v in plain["detail"].items()}
+            plain["detail"] = {k: "apply" if v == "done" else v for k, v in plain["detail"].items() if k != "fetched"}
             return json.dumps(plain, sort_keys=True)
         if _DECISION.fullmatch(name):
             plain = json.loads(raw)

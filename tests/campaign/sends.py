@@ -18,9 +18,8 @@ from typing import Any
 from bench.s3server import BUCKET, S3Server
 from tests.campaign.arena import Arena, Place, Scene
 from tests.campaign.compare import contents
-from tests.campaign.disturb import Bench, Point, on_all_cores, spread, thorough
-from tests.campaign.errors import Failing, fail
-from tests.campaign.kills import kill
+from tests.campaign.disturb import Bench
+from tests.campaign.mixed import disturb
 from tests.campaign.report import Report
 
 _SENDS = ("sendto", "sendmsg")
@@ -36,20 +35,7 @@ def run(bench: Bench, budget: int | None, report: Report) -> None:
         os.environ.update(server.env())
         there = Bench(S3Arena(bench.arena, server), bench.workers, bench.scenes)
         points = [p for name in there.scenes for p in there.points(name) if p.call in _SENDS]
-        chosen: list[Point | Failing] = [*spread(points, budget)]
-        chosen += [Failing(p, _RESET) for p in spread(points, (len(points) if budget is None else budget) // 3)]
-
-        def work(numbered: tuple[int, Point | Failing]) -> tuple[Point | Failing, str | None]:
-            index, what = numbered
-            onwards = thorough(index)
-            return what, fail(there, what, onwards) if isinstance(what, Failing) else kill(there, what, onwards)
-
-        for what, wrong in on_all_cores(work, list(enumerate(chosen)), bench.workers):
-            scene = what.point.scene if isinstance(what, Failing) else what.scene
-            name = "error_points" if isinstance(what, Failing) else "kill_points"
-            report.count("not_reached" if wrong is None else name, "sends", scene)
-            if wrong:
-                report.fail(f"through S3: {what}", wrong)
+        disturb(there, points, points, budget, _RESET, "sends", "through S3", report)
     finally:
         server.stop()
         os.environ.clear()

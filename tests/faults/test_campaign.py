@@ -30,10 +30,16 @@ def _campaign(out: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("section", "total"),
-    [("kills", "kill_points"), ("errors", "error_points"), ("power", "power_loss_orders"), ("ranks", "kill_points")],
+    [
+        ("kills", "kill_points"),
+        ("errors", "error_points"),
+        ("power", "power_loss_orders"),
+        ("ranks", "kill_points"),
+        ("direct", "kill_points"),
+    ],
 )
 def test_a_few_points(tmp_path: Path, section: str, total: str) -> None:
-    budget = "2" if section == "ranks" else "8"
+    budget = "2" if section in ("ranks", "direct") else "8"
     code, report = _campaign(tmp_path / "report.json", "--only", section, "--budget", budget)
     assert (code, report["failures"]) == (0, [])
     # a thread may make a call once less often than in the course that was counted: its last is then not reached

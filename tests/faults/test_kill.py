@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
 ]
 KIND = sorted(LAUNCHERS)[0]
-CALLS = ["pwrite64", "fsync", "link", "rename", "unlink", "ftruncate"]
+CALLS = ["pwrite64", "fsync", "link", *(pytest.param(c, marks=pytest.mark.slow) for c in ("rename", "unlink"))]
 POINTS = 3
 
 
@@ -83,7 +83,7 @@ def test_killed_and_run_again(tmp_path: Path, sealed: World, committed: World, a
         _finish(world, act)
 
 
-@pytest.mark.parametrize("error", ["ENOSPC", "EIO", "EROFS"])
+@pytest.mark.parametrize("error", ["ENOSPC", *(pytest.param(e, marks=pytest.mark.slow) for e in ("EIO", "EROFS"))])
 @pytest.mark.parametrize("act", ["refit", "apply"])
 def test_the_medium_fails(tmp_path: Path, sealed: World, committed: World, act: str, error: str) -> None:
     origin = sealed if act == "refit" else committed

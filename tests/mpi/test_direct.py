@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +119,9 @@ def test_a_site_that_was_away_takes_the_copies(tmp_path: Path, stay: Callable[..
     assert world.words("west") == world.words("east") == world.full_transfer(2)
 
 
-def _killed_while_it_builds(world: World, new: Path) -> None:
+def _killed_while_it_builds(world: World, new: Path, transport: Sequence[str]) -> None:
     """Encode on three ranks, one of which is killed at the second part that it builds."""
-    plain = world.command(3, "encode", str(new), *_direct())
+    plain = world.command(3, "encode", str(new), *transport)
     at = plain.index("dcr_mpi")
     command = [*plain[:at], "tests.mpi.faulty", "compare", "1", "kill", *plain[at + 1 :]]
     killed = subprocess.run(
@@ -143,13 +143,31 @@ def test_a_site_that_stays_outlives_a_publisher(tmp_path: Path, stay: Callable[.
     world.begin()
     new = world.synth(1)
     follow = stay(world, 3, "follow", "--site", "rollout", "--until", "1", *_direct())
-    _killed_while_it_builds(world, new)
+    _killed_while_it_builds(world, new, _direct())
     encode = stay(world, 2, "encode", str(new), *_direct())
     world.dcr(1, "commit", "--version", "1", "--wait", "100")
     assert follow.result()["applied"] == 1
     assert encode.result()["served"]["missing"] == []
     assert world.words() == world.full_transfer(1)
     assert len(list((tmp_path / "store/test/versions/000001/direct").iterdir())) == 2
+
+
+@pytest.mark.parametrize("transport", [[], _direct()], ids=["store", "direct"])
+def test_a_site_that_stays_outlives_an_abort(
+    tmp_path: Path, stay: Callable[..., Staying], transport: list[str]
+) -> None:
+    """Parts came, their publisher died, and the version is aborted: all ranks of the site take the next one."""
+    world = _begin(tmp_path, KINDS[0])
+    follow = stay(world, 3, "follow", "--site", "rollout", "--until", "2", *transport)
+    _killed_while_it_builds(world, world.synth(1), transport)
+    world.dcr(1, "commit", "--abort", "its publisher died")
+    encode = stay(world, 2, "encode", str(world.synth(2)), *transport)
+    world.dcr(1, "commit", "--version", "2", "--wait", "100")
+    assert follow.result()["applied"] == 1
+    encode.result()
+    assert world.words() == world.full_transfer(2)
+    (told,) = [e for e in world.events("follow") if e["event"] == "overtaken" and e["rank"] == 0]
+    assert told["version"] == 1
 
 
 @pytest.mark.parametrize("kind", FIRST)
@@ -160,7 +178,7 @@ def test_a_publisher_is_killed_in_the_midst_of_a_version(
     world = _begin(tmp_path, kind)
     new = world.synth(1)
     refit = stay(world, 2, "refit", "--site", "rollout", "--wait", "6", *_direct(direct__retry_s=2))
-    _killed_while_it_builds(world, new)
+    _killed_while_it_builds(world, new, _direct())
     begun = time.monotonic()
     assert refit.end(60) == 10, refit.log.read_text()
     assert time.monotonic() - begun < 25
