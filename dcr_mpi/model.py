@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from operator import le, lt, sub
 from typing import Any
 
 Shape = tuple[int, ...]
@@ -27,7 +28,7 @@ class Box:
 
     @property
     def shape(self) -> Shape:
-        return tuple(b - a for a, b in zip(self.start, self.stop, strict=True))
+        return tuple(map(sub, self.stop, self.start))
 
     @property
     def size(self) -> int:
@@ -35,15 +36,14 @@ class Box:
         return math.prod(self.shape)
 
     def within(self, other: Box) -> bool:
-        return len(self.start) == len(other.start) and all(
-            oa <= a and b <= ob for a, b, oa, ob in zip(self.start, self.stop, other.start, other.stop, strict=True)
-        )
+        alike = len(self.start) == len(other.start)
+        return alike and all(map(le, other.start, self.start)) and all(map(le, self.stop, other.stop))
 
     def meet(self, other: Box) -> Box | None:
         """The common part, or None where there is none (an empty box meets nothing)."""
         start = tuple(map(max, self.start, other.start))
         stop = tuple(map(min, self.stop, other.stop))
-        return Box(start, stop) if all(a < b for a, b in zip(start, stop, strict=True)) else None
+        return Box(start, stop) if all(map(lt, start, stop)) else None
 
 
 @dataclass(frozen=True)

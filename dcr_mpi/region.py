@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -99,6 +100,7 @@ class Region:
                     pending.append((level + 1, base + j * strides[0], 0, b - j * inner, at + j * inner - a))
 
 
+@lru_cache(maxsize=1 << 14)
 def region_of(box: Box, shape: Shape) -> Region:
     """The region of ``box`` inside a row-major array of ``shape``. Both in words."""
     dims: list[tuple[int, int]] = []  # innermost first: (extent, stride)

@@ -41,6 +41,10 @@ def main() -> int:
     parser.add_argument(
         "--laws", nargs="+", choices=_LAWS, default=_LAWS, help="how changes are spread (default: both)"
     )
+    parser.add_argument(
+        "--positions", nargs="+", choices=("plain", "class"), default=["plain"],
+        help="how positions are coded: plain, which takes less of a core, or class, which takes fewer bytes",
+    )  # fmt: skip
     parser.add_argument("--plan", action="store_true", help="calibrate first, and print what dcr plan says beside it")
     parser.add_argument("--repeat", type=int, default=1, help="refits of each kind, of which the shortest counts")
     parser.add_argument("--out", type=Path, default=OUT)
@@ -77,15 +81,15 @@ def main() -> int:
                 told = f"{world.transport}, {law} {done.changed:.2%}: {done.seconds:.2f} s, {full / done.seconds:.1f}x"
                 print(told, flush=True)
                 found = row(done, full, rate, law, args.ranks, staying, world.transport)
-                return found | {"core_share": (before + after) / 2}
+                return found | {"positions": world.positions, "core_share": (before + after) / 2}
 
             def least(fraction: float, law: str, staying: bool) -> None:
                 """The shortest of some refits."""
                 found = [go(fraction, law, staying) for _ in range(args.repeat)]
                 rows.append(min(found, key=lambda r: float(r["refit_s"])))
 
-            for transport in TRANSPORTS if args.transport == "both" else [args.transport]:
-                world.transport = transport
+            transports = TRANSPORTS if args.transport == "both" else [args.transport]
+            for world.transport, world.positions in itertools.product(transports, args.positions):
                 least(*_BY_JOBS, staying=False)
                 with world.staying():
                     for fraction, law in cases:
@@ -135,6 +139,7 @@ def row(
 _HEADS = [
     "by",
     "mode",
+    "coded",
     "law",
     "changed",
     "payload",
@@ -153,6 +158,7 @@ def line(r: dict[str, Any]) -> list[str]:
     return [
         r["transport"],
         r["mode"],
+        r["positions"],
         r["law"],
         f"{r['changed_fraction']:.2%}",
         bytes_text(r["payload_bytes"]),

@@ -73,19 +73,35 @@ def planned(rows: Sequence[dict[str, Any]], speeds: dict[str, Speeds], tiles: in
     ``plan_stages_s``."""
     for row in rows:
         now = replace(speeds[row["law"]], core_share=row["core_share"])
-        found = plan(scenario(row, tiles), now, Choice("class", PART_MIB * MIB, 2))
+        found = plan(scenario(row, tiles), now, Choice(row["positions"], PART_MIB * MIB, 2))
         row["plan_s"], row["plan_error"] = found.total_s, found.total_s / row["refit_s"] - 1
         row["plan_pause_s"], row["plan_payload_bytes"] = found.pause_s, found.payload_bytes
         row["plan_stages_s"] = {stage.name: stage.adds_s for stage in found.stages}
 
 
-HEADS = ["mode", "law", "changed", "share", "measured", "plan", "error", "pause", "plan", "payload MB", "plan"]
+HEADS = [
+    "by",
+    "mode",
+    "coded",
+    "law",
+    "changed",
+    "share",
+    "measured",
+    "plan",
+    "error",
+    "pause",
+    "plan",
+    "payload MB",
+    "plan",
+]
 
 
 def line(r: dict[str, Any]) -> list[str]:
     """Both, for people."""
     return [
+        r["transport"],
         r["mode"],
+        r["positions"],
         r["law"],
         f"{r['changed_fraction']:.2%}",
         f"{r['core_share']:.0%}",

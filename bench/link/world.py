@@ -48,10 +48,10 @@ class World:
     """A trainer, a store and a site; every command runs at its side of the links.
 
     ``transport``: parts go by the store ("s3"), or straight from the trainer's ranks to the site's ("direct"), and then
-    not to the store at all, so that what is counted on the links is the refit alone.
+    not to the store at all, so that what is counted on the links is the refit alone. ``positions``: how they are coded.
     """
 
-    transport = "s3"
+    transport, positions = "s3", "plain"
 
     def __init__(self, directory: Path, links: Links, server: S3Server, launcher: Launcher, mib: int, ranks: int):
         self.directory, self.links, self.launcher, self.ranks = directory, links, launcher, ranks
@@ -70,9 +70,9 @@ class World:
 
     @property
     def _ways(self) -> list[str]:
-        if self.transport == "s3":
-            return []
-        keys = {"relay.transport": "direct", "direct.store": "never", "direct.listen": self.links.address("train")}
+        keys = {"codec.positions": self.positions}
+        if self.transport == "direct":
+            keys |= {"relay.transport": "direct", "direct.store": "never", "direct.listen": self.links.address("train")}
         return [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
 
     def begin(self) -> None:

@@ -20,7 +20,7 @@ from .parts import PartBuilder
 from .ports import Ports
 from .publish import CodecSettings, encoded_receipt, publish, seal
 from .state import check_checkpoint, check_lanes, check_manifest, checkpoint_lanes
-from .tiling import load_policy, load_tiling
+from .tiling import load_policy, load_tiling, placement
 
 
 def encode(ports: Ports, job: EncodeJob) -> Receipt:
@@ -99,8 +99,9 @@ def make_version(
     with ports.events.stage("plan"):
         tiling = load_tiling(ports, opened.tiling, policy, opened.policy_sha256, opened.parts)
     header = PartHeader.bound(opened.policy_sha256, opened.tiling, opened.version, opened.base)
+    trainer = placement(ports, "trainer", policy.trainer, policy)
     builder = PartBuilder(
-        policy, tiling, base, new, header, codec.scheme, ports.kernels, codec.bucket_bytes, codec.self_check
+        policy, tiling, base, new, header, codec.scheme, ports.kernels, codec.bucket_bytes, codec.self_check, trainer
     )
     published = publish(ports, builder, policy, tiling, opened.version)
     lanes = [

@@ -14,7 +14,7 @@ from ..dtypes import dtype
 from ..hdf5 import Inventory
 from ..journal import Frame, Patch
 from ..kernels.api import Kernels
-from ..layout import Span, part_spans
+from ..layout import Placement, Span, part_spans
 from ..model import Open, Policy, Tiling
 from ..scratch import Scratch
 from .chain import Link, opening
@@ -37,12 +37,14 @@ class Folding:
         replica: Checkpoint,
         inventories: Mapping[int, Inventory],
         kernels: Kernels,
+        placement: Placement | None = None,
     ) -> None:
         self._policy, self._tiling, self._links = policy, tiling, links
         self._replica, self._kernels = replica, kernels
         scratch = Scratch()  # one for all: each bucket is done before the next is begun
         self._landings = [
-            Landing(policy, tiling, opening(k.manifest), replica, inventories, kernels, scratch) for k in links
+            Landing(policy, tiling, opening(k.manifest), replica, inventories, kernels, scratch, placement)
+            for k in links
         ]
 
     def shards_of(self, part: int) -> set[int]:
@@ -129,8 +131,9 @@ def landing_of(
     replica: Checkpoint,
     inventories: Mapping[int, Inventory],
     kernels: Kernels,
+    placement: Placement | None = None,
 ) -> Landing | Folding:
     """What lands the parts of a version, sealed or not, or the bundles of several."""
     if len(links) < 2:
-        return Landing(policy, tiling, opened, replica, inventories, kernels)
-    return Folding(policy, tiling, links, replica, inventories, kernels)
+        return Landing(policy, tiling, opened, replica, inventories, kernels, placement=placement)
+    return Folding(policy, tiling, links, replica, inventories, kernels, placement)

@@ -33,6 +33,8 @@ class Landing:
         The site's shards under its layout, at the base version.
     inventories : mapping of shard index to Inventory
         The shards that this rank owns.
+    placement : Placement, optional
+        Of the replica's layout, where it is at hand.
     """
 
     def __init__(
@@ -44,12 +46,13 @@ class Landing:
         inventories: Mapping[int, Inventory],
         kernels: Kernels,
         scratch: Scratch | None = None,
+        placement: Placement | None = None,
     ) -> None:
         self._policy, self._tiling, self._opened = policy, tiling, opened
         self._replica, self._kernels, self._scratch = replica, kernels, scratch or Scratch()
         self._datasets = {s: by_name(inv) for s, inv in inventories.items()}
         self._numbers = {s: {d.path: k for k, d in enumerate(inv.datasets)} for s, inv in inventories.items()}
-        placement = Placement(replica.layout, policy.tensors)
+        placement = placement or Placement(replica.layout, policy.tensors)
         self._places = [placement.find(tile.tensor, tile.box) for tile in tiling.tiles]
         self._mine = [tuple(p for p in places if p.shard in inventories) for places in self._places]
 

@@ -18,7 +18,7 @@ from ..digest import BLOCK_DIGEST_BYTES, Lanes, add
 from ..dtypes import dtype
 from ..errors import CorruptInput, VerifyFailed
 from ..kernels.api import Kernels
-from ..layout import Span, geometry_rows, part_spans, tile_region
+from ..layout import Placement, Span, geometry_rows, part_spans, tile_region
 from ..model import Policy, Tiling
 from ..wire import PartHeader, pack_part, unpack_part
 from .sides import Sides
@@ -49,6 +49,8 @@ class PartBuilder:
         Dense bytes of a bucket: bounds the memory of one call.
     check : bool
         Decode every part again and compare it with the new checkpoint before it leaves.
+    placement : Placement, optional
+        Of the trainer's layout, where it is at hand.
     """
 
     def __init__(
@@ -62,11 +64,12 @@ class PartBuilder:
         kernels: Kernels,
         bucket_bytes: int,
         check: bool,
+        placement: Placement | None = None,
     ) -> None:
         self._policy, self._tiling, self._anchor = policy, tiling, base is None
         self._header, self._scheme, self._kernels = header, scheme, kernels
         self._bucket_bytes, self._check = bucket_bytes, check
-        self._sides = Sides(policy, tiling, base, new)
+        self._sides = Sides(policy, tiling, base, new, placement)
         self.everywhere = new.everywhere  # any part; else those of this rank's shard
 
     def build(self, index: int) -> Built:

@@ -28,7 +28,7 @@ from .state import check_digests, check_manifest
 from .stream import Awaited, other_than_sealed
 from .stream import fetch as fetch_announced
 from .taking import Supply, explain, find_supply
-from .tiling import load_policy, load_tiling
+from .tiling import load_policy, load_tiling, placement
 
 _HEADERS = 1 << 20  # bytes of a part besides its words, at the very most
 _NOTHING = b""  # no part is empty
@@ -138,7 +138,8 @@ def _receive(
                 binding = replica.binding(plan.binding, inventories[shard])
                 older = [journal(e, shard) for e in earlier]
                 journals[shard] = JournalWriter(journal(own, shard), binding, older, sources if plan.links else None)
-            landing = landing_of(policy, tiling, opened, plan.links, checkpoint, inventories, ports.kernels)
+            where = placement(ports, job.site, layout, policy)
+            landing = landing_of(policy, tiling, opened, plan.links, checkpoint, inventories, ports.kernels, where)
             missing = [
                 landing.shards_of(k) - {s for s, j in journals.items() if k in j.done} for k in range(len(entries))
             ]

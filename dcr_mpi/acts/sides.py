@@ -21,11 +21,20 @@ class Sides:
     ----------
     base : Checkpoint or None
         None for an anchor.
+    placement : Placement, optional
+        Of the trainer's layout, where it is at hand.
     """
 
-    def __init__(self, policy: Policy, tiling: Tiling, base: Checkpoint | None, new: Checkpoint) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        tiling: Tiling,
+        base: Checkpoint | None,
+        new: Checkpoint,
+        placement: Placement | None = None,
+    ) -> None:
         self._policy, self._tiling, self._base, self._new = policy, tiling, base, new
-        self._placement = Placement(policy.trainer, policy.tensors)
+        self._placement = placement or Placement(policy.trainer, policy.tensors)
         self._scratch = Scratch()
 
     def room(self, table: BlockTable, width: int) -> np.ndarray:

@@ -8,8 +8,8 @@ from typing import TypeVar
 from ..errors import CorruptInput
 from ..jsonable import dumps, loads
 from ..kernels.api import MAX_BLOCK
-from ..layout import check_tiling
-from ..model import Policy, Tiling
+from ..layout import Placement, check_tiling
+from ..model import Layout, Policy, Tiling
 from .ports import Ports
 
 T = TypeVar("T")
@@ -49,6 +49,14 @@ def load_tiling(ports: Ports, digest: str, policy: Policy, policy_sha256: str, p
             remedy="abort the version (dcr commit --abort) and encode the next",
         )
     return tiling
+
+
+def placement(ports: Ports, whose: str, layout: Layout, policy: Policy) -> Placement:
+    """Where tiles lie in a layout: this rank finds each of them once, as long as the layout stays what it is."""
+    known = ports.known.get(f"placement {whose}")
+    if not isinstance(known, Placement) or known.layout != layout:
+        known = ports.known[f"placement {whose}"] = Placement(layout, policy.tensors)
+    return known
 
 
 def _known(ports: Ports, cls: type[T], what: str, make: Callable[[], T]) -> T:

@@ -148,15 +148,20 @@ def _positions(
         return PLAIN, _sparse(scheme, changes, dense, kind, kernels)
     blocks = np.flatnonzero((changes.counts > 0) & ~dense)
     here, mine = _these(changes, (changes.counts > 0) & ~dense), table.only(blocks)
+    size, plain, plain_size = int(mine.size.sum()) * kind.word_bytes, None, 0
+    if scheme.positions == "auto":
+        plain = _sparse(scheme, changes, dense, kind, kernels)
+        plain_size = packed_size(plain, scheme.trial)
+        if not _by_class(scheme, 0, plain_size, size):  # on so fast a link nothing that classes make would be shorter
+            return PLAIN, plain
     # Values other than ulp differences keep their streams; the class coder then sees one value, which costs nothing.
     ulp = scheme.value == "ulp"
     coded = kernels.difference("ulp", here.old, here.new, kind) if ulp else np.zeros_like(here.new)
     values = {} if ulp else pack_values(scheme.value, here.old, here.new, kind, kernels)
     found = best_walk(kind, base, mine, here, coded, row, kernels)
-    if scheme.positions == "auto":
-        plain = _sparse(scheme, changes, dense, kind, kernels)
+    if plain is not None:
         promised = found.promised + _STREAMS + packed_size(values, scheme.trial)
-        if not _by_class(scheme, promised, packed_size(plain, scheme.trial), int(mine.size.sum()) * kind.word_bytes):
+        if not _by_class(scheme, promised, plain_size, size):
             return PLAIN, plain
     return CLASS, code_walk(kind, base, found, coded, kernels) | values
 

@@ -42,10 +42,11 @@ class Span:
 
 
 class Placement:
-    """A layout indexed by tensor: finds the places of a tile."""
+    """A layout indexed by tensor: finds the places of a tile, and remembers them."""
 
     def __init__(self, layout: Layout, tensors: Sequence[TensorSpec]) -> None:
         self.layout = layout
+        self._known: dict[tuple[int, Box], tuple[Place, ...]] = {}
         number = {t.name: i for i, t in enumerate(tensors)}
         self._held = defaultdict(list)
         for shard, dataset, piece in pieces(layout):
@@ -63,12 +64,14 @@ class Placement:
         GeometryError
             The box straddles pieces of this layout, or lies in none.
         """
-        found = [
-            Place(shard, dataset, to_local(piece, box))
-            for shard, dataset, piece in self._held[tensor]
-            if box.within(piece.canonical)
-        ]
-        straddled = [p for _, _, p in self._held[tensor] if not box.within(p.canonical) and p.canonical.meet(box)]
+        if (known := self._known.get((tensor, box))) is not None:
+            return known
+        found, straddled = [], False
+        for shard, dataset, piece in self._held[tensor]:
+            if box.within(piece.canonical):
+                found.append(Place(shard, dataset, to_local(piece, box)))
+            elif piece.canonical.meet(box):
+                straddled = True
         if straddled or not found:
             raise GeometryError(
                 f"tile {box.start}..{box.stop} of tensor {tensor}",
@@ -77,7 +80,7 @@ class Placement:
                 remedy="register this site's layout and let the trainer list the site: versions encoded from then on "
                 "fit, and an anchor brings the site there",
             )
-        return tuple(found)
+        return self._known.setdefault((tensor, box), tuple(found))
 
 
 def word_shape(spec: TensorSpec | DatasetLayout) -> tuple[int, ...]:

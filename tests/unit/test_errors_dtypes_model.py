@@ -31,10 +31,10 @@ from dcr_mpi.units import bytes_text, seconds_text
 
 
 def test_every_class_has_a_code_of_its_own() -> None:
-    classes: list[type[DcrError]] = [
-        c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, DcrError) and c is not DcrError
-    ]
+    every = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, DcrError)]
+    classes: list[type[DcrError]] = [c for c in every if c.__base__ is DcrError]
     assert set(errors.ALL) == set(classes)
+    assert [c for c in every if c not in classes] == [DcrError, errors.Overtaken], "one kind of Conflict, with its code"
     codes = [DcrError.code, *(c.code for c in classes)]
     assert len(set(codes)) == len(codes) and all(0 < code < 126 for code in codes)
     assert all(by_code(c.code) is c for c in classes)
