@@ -61,7 +61,7 @@ def _follow(ports: Ports, config: Config, args: argparse.Namespace, health: Heal
     replica = Replica(site_of(config, site).replica, site)
     applied, waited = 0, time.monotonic()
     while True:
-        todo = json.loads(ports.once("what there is to do", lambda: dumps(_look(ports, config, replica))))
+        todo = json.loads(ports.once("what there is to do", lambda: dumps(_look(ports, config, replica, args.until))))
         version, record = todo["version"], todo["at"]
         health.doing(_STATES[todo["do"]])
         if (args.until is not None and record >= args.until and not todo["unfinished"]) or (
@@ -97,8 +97,9 @@ def _follow(ports: Ports, config: Config, args: argparse.Namespace, health: Heal
         waited = time.monotonic()
 
 
-def _look(ports: Ports, config: Config, replica: Replica) -> Result:
-    """What a site has to do now: prepare, apply, catch up; or wait, after some seconds without anything."""
+def _look(ports: Ports, config: Config, replica: Replica, until: int | None) -> Result:
+    """What a site has to do now: prepare, apply, catch up; or wait, after some seconds without anything, or at once
+    where it has come as far as ``until``."""
 
     def look() -> Result | None:
         record, catalog = replica.need(), ports.catalog
@@ -109,6 +110,8 @@ def _look(ports: Ports, config: Config, replica: Replica) -> Result:
             return {"do": "catch up", "version": record.applying or record.version, **at}
         if paused:  # a job ended between the hooks, and the replica is whole: whoever waits for the second gets it
             return {"do": "resume", "version": record.version, **at}
+        if until is not None and record.version >= until:
+            return {"do": "wait", "version": None, **at}
         if version is None:
             return None
         mine = replica.sealed(version) is not None
