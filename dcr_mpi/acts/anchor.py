@@ -9,7 +9,7 @@ from pathlib import Path
 from ..checkpoint import Checkpoint
 from ..digest import content_sha256, lanes_hex
 from ..errors import Conflict, CorruptInput, UsageError
-from ..jsonable import dumps, loads
+from ..jsonable import dumps
 from ..model import Manifest, Open, Policy, Receipt
 from ..wire import PartHeader
 from .baseline import BaselineRecord
@@ -55,11 +55,11 @@ def anchor(ports: Ports, job: AnchorJob) -> Receipt:
         The directory holds other bits than the version's; nothing was sealed.
     """
     policy = load_policy(ports)
-    plan = loads(_Plan, ports.once("plan", lambda: dumps(_plan(ports, job))), "plan")
+    plan = ports.agree(_Plan, "plan", lambda: _plan(ports, job))
     with Checkpoint(Path(plan.directory), policy.trainer, job.step_attribute, job.dtypes) as checkpoint:
         check_checkpoint(ports, checkpoint)
         publish_anchor(ports, policy, plan.policy_sha256, plan.manifest, checkpoint, job.codec)
-    link = loads(Link, ports.once("anchor", lambda: dumps(_sealed(ports, plan.manifest.version))), "anchor")
+    link = ports.agree(Link, "anchor", lambda: _sealed(ports, plan.manifest.version))
     return encoded_receipt(ports, link.manifest, link.sha256, "anchored")
 
 

@@ -13,18 +13,19 @@ from pathlib import Path
 
 from .. import durable
 from ..catalog import check_policy
+from ..checkpoint import Checkpoint
 from ..errors import BaseMismatch, Conflict, CorruptInput, NotReady, VerifyFailed
 from ..journal import check_journal, read_journal
-from ..jsonable import dumps, loads
+from ..jsonable import loads
 from ..lease import Fence
-from ..model import Decision, Manifest, Receipt, ReplicaRecord, SiteLayout
+from ..model import Decision, Layout, Manifest, Receipt, ReplicaRecord
 from .holding import holding
 from .patch import patch_file
 from .ports import Ports
 from .prepare_plan import next_version
 from .replica import RESTORE, Replica, journal, prepared
 from .state import checkpoint_lanes
-from .tiling import load_policy
+from .tiling import load_layout, load_policy
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,6 @@ class ApplyJob:
 class _Plan:
     action: str  # "apply", "discard" (aborted) or "done"
     record: ReplicaRecord
-    layout: SiteLayout
     manifest_sha256: str
     manifest: Manifest
     journals: str = ""  # the finished set to replay
@@ -69,18 +69,20 @@ def apply(ports: Ports, job: ApplyJob) -> Receipt:
     replica = Replica(job.replica, job.site)
     with holding(ports, replica) as fence:
         with ports.events.stage("plan"):
-            plan = loads(_Plan, ports.once("plan", lambda: dumps(_plan(ports, job, replica, fence))), "plan")
+            plan = ports.agree(_Plan, "plan", lambda: _plan(ports, job, replica, fence))
+            layout = load_layout(ports, job.site).layout
         manifest = plan.manifest
         if plan.action == "apply":
-            with ports.events.stage("check"):
-                _check_journals(ports, replica, plan, fence)
-            if ports.comm.rank == 0:
-                replica.save(dataclasses.replace(plan.record, applying=manifest.version), fence)
-            ports.comm.barrier("mark of a version being applied")
-            _roll_forward(ports, replica, plan, fence)
+            with replica.checkpoint(layout) as checkpoint:
+                with ports.events.stage("check"):
+                    _check_journals(ports, replica, plan, checkpoint, fence)
+                if ports.comm.rank == 0:
+                    replica.save(dataclasses.replace(plan.record, applying=manifest.version), fence)
+                ports.comm.barrier("mark of a version being applied")
+                _roll_forward(ports, replica, plan, checkpoint, fence)
             ports.events.note(version=manifest.version)
             if job.full:
-                _verify(ports, replica, plan)
+                _verify(ports, replica, plan, layout)
             if ports.comm.rank == 0:
                 replica.save(
                     dataclasses.replace(
@@ -92,21 +94,19 @@ def apply(ports: Ports, job: ApplyJob) -> Receipt:
                     ),
                     fence,
                 )
-        raw = ports.once("applied receipt", lambda: dumps(_close(ports, job, replica, plan, fence)))
-        return loads(Receipt, raw, "applied receipt")
+        return ports.agree(Receipt, "applied receipt", lambda: _close(ports, job, replica, plan, fence))
 
 
 def _plan(ports: Ports, job: ApplyJob, replica: Replica, fence: Fence) -> _Plan:
     record, catalog = replica.need(), ports.catalog
     _, policy_sha = catalog.policy(f"replica {replica.directory} is at version {record.version} of it")
     check_policy(record.policy_sha256, policy_sha, f"replica {replica.directory}")
-    layout = catalog.layout(job.site)
-    replica.check_layout(record, layout.layout)
+    replica.check_layout(record, catalog.layout(job.site).layout)
     version = _version(job, replica, record)
     if version == record.version and record.applying is None:
         _check_newest(ports, job, replica, record)
         manifest, digest = catalog.sealed(version)
-        return _Plan("done", record, layout, digest, manifest)
+        return _Plan("done", record, digest, manifest)
     if version < record.version:
         raise Conflict(
             f"version {version}",
@@ -133,10 +133,10 @@ def _plan(ports: Ports, job: ApplyJob, replica: Replica, fence: Fence) -> _Plan:
                 remedy="nothing is applied, what was prepared is dropped: wait for the next version",
             )
         base, digest = catalog.sealed(record.version)
-        return _Plan("discard", record, layout, digest, base)
+        return _Plan("discard", record, digest, base)
     manifest, digest = catalog.sealed(version)
     folder, binding = _prepared(replica, record, decision, digest, version)
-    return _Plan("apply", record, layout, digest, manifest, str(folder), binding)
+    return _Plan("apply", record, digest, manifest, str(folder), binding)
 
 
 def _check_newest(ports: Ports, job: ApplyJob, replica: Replica, record: ReplicaRecord) -> None:
@@ -188,60 +188,59 @@ def _prepared(
     return folder, str(receipt.detail.get("binding", manifest_sha))
 
 
-def _check_journals(ports: Ports, replica: Replica, plan: _Plan, fence: Fence) -> None:
+def _check_journals(ports: Ports, replica: Replica, plan: _Plan, checkpoint: Checkpoint, fence: Fence) -> None:
     """Every shard is there and every journal whole, on every rank, before the first word is written anywhere."""
-    layout = plan.layout.layout
-    with replica.checkpoint(layout) as checkpoint:
-        for shard in range(ports.comm.rank, len(layout.shards), ports.comm.size):
-            found = checkpoint.inventory(shard)
-            replica.check_size(found, plan.record)
-            path = journal(Path(plan.journals), shard)
-            try:
-                check_journal(path, replica.binding(plan.binding, found))
-            except CorruptInput as error:
-                if plan.record.applying is None:
-                    fence.check()
-                    durable.remove(prepared(Path(plan.journals)))
-                    raise
-                remedy = (
-                    f"run dcr repair --site {replica.site}: it makes the version anew, from an anchor and the chain"
-                )
-                raise CorruptInput(error.what, found=error.found, expected=error.expected, remedy=remedy) from None
+    for shard in _mine(ports, checkpoint):
+        found = checkpoint.inventory(shard)
+        replica.check_size(found, plan.record)
+        path = journal(Path(plan.journals), shard)
+        try:
+            check_journal(path, replica.binding(plan.binding, found))
+        except CorruptInput as error:
+            if plan.record.applying is None:
+                fence.check()
+                durable.remove(prepared(Path(plan.journals)))
+                raise
+            remedy = f"run dcr repair --site {replica.site}: it makes the version anew, from an anchor and the chain"
+            raise CorruptInput(error.what, found=error.found, expected=error.expected, remedy=remedy) from None
     ports.comm.barrier("all journals whole")
 
 
-def _roll_forward(ports: Ports, replica: Replica, plan: _Plan, fence: Fence) -> None:
-    layout = plan.layout.layout
-    mine = range(ports.comm.rank, len(layout.shards), ports.comm.size)
-    total = sum(plan.record.files.get(layout.shards[s].file, 0) for s in mine)
+def _mine(ports: Ports, checkpoint: Checkpoint) -> range:
+    """The shards that this rank writes."""
+    return range(ports.comm.rank, len(checkpoint.layout.shards), ports.comm.size)
+
+
+def _roll_forward(ports: Ports, replica: Replica, plan: _Plan, checkpoint: Checkpoint, fence: Fence) -> None:
+    mine = _mine(ports, checkpoint)
+    total = sum(plan.record.files.get(checkpoint.layout.shards[s].file, 0) for s in mine)
     progress = ports.events.progress(total, "apply")
 
     def allowed() -> None:
         ports.comm.heed()
         fence.heed()
 
-    with replica.checkpoint(layout) as checkpoint:
-        for shard in mine:
-            found = checkpoint.inventory(shard)
-            replica.check_size(found, plan.record)
-            binding = replica.binding(plan.binding, found)
-            path = journal(Path(plan.journals), shard)
-            with ports.events.stage("write", found.size):
-                patch_file(
-                    Path(found.path),
-                    (p for _, p in read_journal(path, binding)),
-                    ports.kernels,
-                    [d.path for d in found.datasets],
-                    allowed,
-                )
-            progress.add(found.size)
+    for shard in mine:
+        found = checkpoint.inventory(shard)
+        replica.check_size(found, plan.record)
+        binding = replica.binding(plan.binding, found)
+        path = journal(Path(plan.journals), shard)
+        with ports.events.stage("write", found.size):
+            patch_file(
+                Path(found.path),
+                (p for _, p in read_journal(path, binding)),
+                ports.kernels,
+                [d.path for d in found.datasets],
+                allowed,
+            )
+        progress.add(found.size)
     progress.done()
     with ports.events.stage("wait"):
         ports.comm.barrier("all shards written and durable")
 
 
-def _verify(ports: Ports, replica: Replica, plan: _Plan) -> None:
-    with ports.events.stage("verify"), replica.checkpoint(plan.layout.layout) as checkpoint:
+def _verify(ports: Ports, replica: Replica, plan: _Plan, layout: Layout) -> None:
+    with ports.events.stage("verify"), replica.checkpoint(layout) as checkpoint:
         policy = load_policy(ports)
         lanes = checkpoint_lanes(ports, checkpoint, policy.tensors)
         for spec, have, want in zip(policy.tensors, lanes, plan.manifest.tensors, strict=True):

@@ -21,7 +21,6 @@ from ..codec import BucketReader, Cover
 from ..digest import block_digest, content_sha256
 from ..dtypes import dtype
 from ..errors import BaseMismatch, Conflict, CorruptInput, NotReady, VerifyFailed
-from ..jsonable import dumps, loads
 from ..layout import Placement, check_layout, make_tiles, part_spans, tile_words
 from ..lease import Fence
 from ..model import Hold, Layout, Manifest, Policy, ReplicaRecord, ShardLayout, SiteLayout
@@ -78,7 +77,7 @@ def create_replica(ports: Ports, job: CreateJob) -> tuple[ReplicaRecord, bool]:
     """
     replica = Replica(job.replica, job.site)
     with holding(ports, replica, new=True) as fence:
-        plan = loads(_Plan, ports.once("plan", lambda: dumps(_plan(ports, job, replica))), "plan")
+        plan = ports.agree(_Plan, "plan", lambda: _plan(ports, job, replica))
         policy = load_policy(ports)
         check_manifest(policy, plan.manifest)
         if not plan.exists:
@@ -86,8 +85,7 @@ def create_replica(ports: Ports, job: CreateJob) -> tuple[ReplicaRecord, bool]:
                 hold = Hold(job.site, plan.policy_sha256, plan.manifest.version)
                 ports.catalog.put_hold(hold)
             _fill(ports, job, replica, policy, plan, fence)
-        raw = ports.once("replica record", lambda: dumps(replica.need()))
-        return loads(ReplicaRecord, raw, "replica record"), not plan.exists
+        return ports.agree(ReplicaRecord, "replica record", replica.need), not plan.exists
 
 
 def _plan(ports: Ports, job: CreateJob, replica: Replica) -> _Plan:

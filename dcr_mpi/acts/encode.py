@@ -9,7 +9,6 @@ from typing import Any
 from ..checkpoint import Checkpoint, fingerprint
 from ..digest import add, lanes_hex, lanes_of
 from ..errors import Conflict, CorruptInput
-from ..jsonable import dumps, loads
 from ..model import Manifest, Open, Policy, Receipt
 from ..wire import PartHeader
 from .anchor import anchor_due, publish_anchor
@@ -40,12 +39,10 @@ def encode(ports: Ports, job: EncodeJob) -> Receipt:
     catalog = ports.catalog
     with ports.events.stage("plan"):
         policy = load_policy(ports)
-        standing = loads(
-            Standing, ports.once("standing version", lambda: dumps(find_standing(catalog, job))), "version"
-        )
+        standing = ports.agree(Standing, "standing version", lambda: find_standing(catalog, job))
         if standing.manifest is not None:
             return encoded_receipt(ports, standing.manifest, standing.digest)
-        following = loads(Next, ports.once("next version", lambda: dumps(find_next(catalog, job, policy))), "version")
+        following = ports.agree(Next, "next version", lambda: find_next(catalog, job, policy))
         check_manifest(policy, following.base)
     with (
         Checkpoint(Path(following.base_directory), policy.trainer, job.step_attribute, job.dtypes) as base,
@@ -58,10 +55,9 @@ def encode(ports: Ports, job: EncodeJob) -> Receipt:
             if not following.base_known:
                 _check_base(ports, base, policy, following.base)
         with ports.events.stage("plan"):
-            raw = ports.once(
-                "opened version", lambda: dumps(open_version(catalog, job, policy, following, ports.known))
+            opened = ports.agree(
+                Open, "opened version", lambda: open_version(catalog, job, policy, following, ports.known)
             )
-            opened = loads(Open, raw, "open.json")
         manifest, kinds = make_version(ports, policy, opened, following.base, base, new, job.codec, step)
     for directory, then in ((job.new, before), (base.directory, base_before)):
         if fingerprint(directory, policy.trainer) != then:

@@ -103,7 +103,7 @@ class Lineage:
 
     def go_on(self, given: Arrays) -> int:
         """Find the baseline of an existing policy."""
-        where = loads(Where, self.ports.once("last version", lambda: dumps(self._where())), "last version")
+        where = self.ports.agree(Where, "last version", self._where)
         mine: str | None = None  # the state of what is given, computed where it is asked for
 
         def find(version: int, state: str) -> int | None:
@@ -169,8 +169,9 @@ class Lineage:
         return state_digest(self.policy.tensors, lanes)
 
     def _manifest(self, version: int) -> Manifest:
-        raw = self.ports.once("manifest", lambda: dumps(self.ports.catalog.sealed(version)[0]))
-        return loads(Manifest, raw, f"manifest of version {version}")
+        return self.ports.agree(
+            Manifest, f"manifest of version {version}", lambda: self.ports.catalog.sealed(version)[0]
+        )
 
     def record(self, slot: int, manifest: Manifest) -> None:
         self.kept.record(slot, Slot(self.policy_sha256, manifest.version, manifest.state))

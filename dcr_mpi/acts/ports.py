@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ..catalog import Catalog
 from ..comm import Comm
 from ..direct import Inlet, Outlet
 from ..errors import Overtaken
 from ..events import Events
-from ..jsonable import dumps
+from ..jsonable import dumps, loads
 from ..kernels.api import Kernels
 from ..model import Manifest, Receipt
 
+T = TypeVar("T")
 _HERE = b"\0"  # no JSON begins with it
 
 
@@ -47,6 +48,17 @@ class Ports:
         if not raw.startswith(_HERE):
             raise _unpacked(raw)
         return raw[len(_HERE) :]
+
+    def agree(self, cls: type[T], what: str, make: Callable[[], T]) -> T:
+        """A dataclass that rank 0 makes, on every rank; or Overtaken, on every rank."""
+        made: list[T] = []
+
+        def act() -> bytes:
+            made.append(make())
+            return dumps(made[0]) if self.comm.size > 1 else b""
+
+        raw = self.once(what, act)
+        return made[0] if made else loads(cls, raw, what)
 
     def keep_in_step(self, overtaken: Overtaken | None, what: str) -> None:
         """Raise, on every rank, what one of them found overtaken. Every rank calls it, with what it found itself."""

@@ -13,9 +13,8 @@ from ..digest import Lanes, add, lanes_hex, lanes_of, sha256
 from ..errors import BaseMismatch, CorruptInput, NotReady, Overtaken, VerifyFailed
 from ..hdf5 import Inventory
 from ..journal import JournalWriter
-from ..jsonable import dumps, loads
 from ..lease import Fence
-from ..model import Manifest, Open, PartEntry, Policy, Receipt, ReplicaRecord, Tiling
+from ..model import Layout, Manifest, Open, PartEntry, Policy, Receipt, ReplicaRecord, Tiling
 from .chain import Link, bundles, fetch_bundle, opening
 from .folding import landing_of
 from .holding import holding
@@ -28,7 +27,7 @@ from .state import check_digests, check_manifest
 from .stream import Awaited, other_than_sealed
 from .stream import fetch as fetch_announced
 from .taking import Supply, explain, find_supply
-from .tiling import load_policy, load_tiling, placement
+from .tiling import load_layout, load_policy, load_tiling, placement
 
 _HEADERS = 1 << 20  # bytes of a part besides its words, at the very most
 _NOTHING = b""  # no part is empty
@@ -60,27 +59,29 @@ def prepare(ports: Ports, job: PrepareJob) -> Receipt | None:
     replica = Replica(job.replica, job.site)
     with holding(ports, replica) as fence:
         with ports.events.stage("plan"):
-            plan = loads(PreparePlan, ports.once("plan", lambda: dumps(prepare_plan(ports, job, replica))), "plan")
+            plan = ports.agree(PreparePlan, "plan", lambda: prepare_plan(ports, job, replica))
             if (opened := plan.opened) is None:
                 return None
             policy = load_policy(ports)
             tiling = load_tiling(ports, opened.tiling, policy, opened.policy_sha256, opened.parts)
-            check_fits(tiling, plan.layout, opened.version)
+            layout = load_layout(ports, job.site)
+            check_fits(tiling, layout, opened.version)
             for link in plan.links:
                 check_manifest(policy, link.manifest)
             what, record = f"record of replica {replica.directory}", plan.record
             check_digests(what, policy.tensors, record.tensors, record.state, RESTORE)
         supply = find_supply(ports, job, opened, plan.links)
-        taken, lanes, came = _receive(ports, job, replica, policy, tiling, plan, opened, supply, fence)
+        taken, lanes, came = _receive(ports, job, replica, policy, tiling, layout.layout, plan, opened, supply, fence)
         sealed = plan.links or (_sealed(ports, job, policy, opened),)
         if not plan.links:
             other = other_than_sealed(taken, sealed[0].manifest.parts, opened.version)
             ports.keep_in_step(other, "parts as they were sealed")
         _check_state(policy, plan.record, sealed[-1].manifest, lanes)
-        raw = ports.once(
-            "prepared receipt", lambda: dumps(_seal(ports, job, replica, plan, sealed, tiling, came, fence))
+        return ports.agree(
+            Receipt,
+            "prepared receipt",
+            lambda: _seal(ports, job, replica, plan, sealed, tiling, layout.layout, came, fence),
         )
-        return loads(Receipt, raw, "prepared receipt")
 
 
 def _sealed(ports: Ports, job: PrepareJob, policy: Policy, opened: Open) -> Link:
@@ -91,7 +92,7 @@ def _sealed(ports: Ports, job: PrepareJob, policy: Policy, opened: Open) -> Link
         check_not_aborted(catalog, version)
         return catalog.manifest(version)
 
-    def wait() -> bytes:
+    def wait() -> Link:
         found = catalog.wait(f"manifest of version {version}", look, job.wait_s, job.poll_s)
         if opening(found[0]) != opened:
             raise CorruptInput(
@@ -100,10 +101,10 @@ def _sealed(ports: Ports, job: PrepareJob, policy: Policy, opened: Open) -> Link
                 expected="that of the version that was followed",
                 remedy="somebody wrote it who is no dcr encode: look at who may write to the store",
             )
-        return dumps(Link(*found))
+        return Link(*found)
 
     with ports.events.stage("manifest"):
-        link = loads(Link, ports.once("manifest", wait), f"manifest of version {version}")
+        link = ports.agree(Link, f"manifest of version {version}", wait)
     check_manifest(policy, link.manifest)
     return link
 
@@ -114,6 +115,7 @@ def _receive(
     replica: Replica,
     policy: Policy,
     tiling: Tiling,
+    layout: Layout,
     plan: PreparePlan,
     opened: Open,
     supply: Supply | None,
@@ -127,7 +129,6 @@ def _receive(
     direct = ports.inlet.taken if ports.inlet is not None else 0
     own = replica.journals(opened.version, fence.epoch)
     earlier = [folder for folder in replica.sets(opened.version) if folder.name < own.name]
-    layout = plan.layout.layout
     journals: dict[int, JournalWriter] = {}
     with replica.checkpoint(layout) as checkpoint:
         try:
@@ -291,6 +292,7 @@ def _seal(
     plan: PreparePlan,
     sealed: Sequence[Link],
     tiling: Tiling,
+    layout: Layout,
     came: dict[str, int],
     fence: Fence,
 ) -> Receipt:
@@ -303,7 +305,7 @@ def _seal(
         sealed[-1].sha256,
         detail={
             "layout": tiling.layouts[replica.site],
-            "shards": len(plan.layout.layout.shards),
+            "shards": len(layout.shards),
             "versions": [link.manifest.version for link in sealed],
             "binding": plan.binding,
             **({"fetched": came} if came else {}),

@@ -46,7 +46,6 @@ class PreparePlan:
     opened: Open | None
     links: tuple[Link, ...]
     record: ReplicaRecord
-    layout: SiteLayout
 
     @property
     def binding(self) -> str:
@@ -74,26 +73,25 @@ def prepare_plan(ports: Ports, job: PrepareJob, replica: Replica) -> PreparePlan
             expected="a whole version",
             remedy="run dcr apply: it rolls forward from the journal",
         )
-    layout = catalog.layout(job.site)
-    replica.check_layout(record, layout.layout)
+    replica.check_layout(record, catalog.layout(job.site).layout)
     if job.fold:
         links = foldable(committed_after(catalog, record.version, job.until), catalog.has_copy)
         for link in links:
             check_policy(link.manifest.policy_sha256, policy_sha, f"manifest of version {link.manifest.version}")
         if links:
             _check_base(replica, record, opening(links[0].manifest))
-        return PreparePlan(opening(links[-1].manifest) if links else None, tuple(links), record, layout)
+        return PreparePlan(opening(links[-1].manifest) if links else None, tuple(links), record)
     version = job.version if job.version is not None else next_version(ports, record, job.wait_s, job.poll_s)
     if version is None:
-        return PreparePlan(None, (), record, layout)
+        return PreparePlan(None, (), record)
     found = catalog.manifest(version)
     opened = opening(found[0]) if found is not None else _opened(ports, job, version)
     check_policy(opened.policy_sha256, policy_sha, f"version {version}")
     check_not_aborted(catalog, version)
     if found is not None and record.version == version and record.state == found[0].state:
-        return PreparePlan(None, (), record, layout)
+        return PreparePlan(None, (), record)
     _check_base(replica, record, opened)
-    return PreparePlan(opened, (Link(*found),) if found is not None else (), record, layout)
+    return PreparePlan(opened, (Link(*found),) if found is not None else (), record)
 
 
 def _opened(ports: Ports, job: PrepareJob, version: int) -> Open:

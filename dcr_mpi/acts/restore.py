@@ -102,7 +102,7 @@ def restore(ports: Ports, job: RestoreJob) -> Restored:
     """
     replica = Replica(job.replica, job.site)
     with holding(ports, replica) as fence:
-        plan = loads(_Plan, ports.once("plan", lambda: dumps(_plan(ports, job, replica))), "plan")
+        plan = ports.agree(_Plan, "plan", lambda: _plan(ports, job, replica))
         policy = load_policy(ports)
         aside = _rebuild(ports, job, replica, plan)
         with ports.events.stage("compare"):

@@ -1,4 +1,4 @@
-"""Policy and tiling of a version, from the store to every rank, checked on the way; once per job."""
+"""Policy, layouts and tilings, from the store to every rank, checked on the way; once per job."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ..errors import CorruptInput
-from ..jsonable import dumps, loads
 from ..kernels.api import MAX_BLOCK
 from ..layout import Placement, check_tiling
-from ..model import Layout, Policy, Tiling
+from ..model import Layout, Policy, SiteLayout, Tiling
 from .ports import Ports
 
 T = TypeVar("T")
@@ -24,6 +23,17 @@ def load_policy(ports: Ports) -> Policy:
         There is none.
     """
     return _known(ports, Policy, "policy", lambda: ports.catalog.policy()[0])
+
+
+def load_layout(ports: Ports, site: str) -> SiteLayout:
+    """The layout that a site is registered with. Every rank calls it.
+
+    Raises
+    ------
+    NotReady
+        It is not registered.
+    """
+    return _known(ports, SiteLayout, f"layout of {site}", lambda: ports.catalog.layout(site))
 
 
 def load_tiling(ports: Ports, digest: str, policy: Policy, policy_sha256: str, parts: int) -> Tiling:
@@ -66,13 +76,5 @@ def _known(ports: Ports, cls: type[T], what: str, make: Callable[[], T]) -> T:
     """
     known = ports.known.get(what)
     if not isinstance(known, cls):
-        made: list[T] = []
-
-        def packed() -> bytes:
-            made.append(make())
-            return dumps(made[0])
-
-        raw = ports.once(what, packed)
-        known = made[0] if made else loads(cls, raw, what)
-        ports.known[what] = known
+        known = ports.known[what] = ports.agree(cls, what, make)
     return known
