@@ -114,9 +114,10 @@ def _look(ports: Ports, config: Config, replica: Replica, until: int | None) -> 
             return {"do": "wait", "version": None, **at}
         if version is None:
             return None
-        mine = replica.sealed(version) is not None
-        if catalog.decision(version) is not None:  # a commit: following passes over what was aborted
-            return {"do": "apply" if mine else "catch up", "version": version, **at}
+        mine, decision = replica.sealed(version) is not None, catalog.decision(version)
+        if decision is not None:
+            # An abort came between two looks, and is passed over by the next one.
+            return {"do": "apply" if mine else "catch up", "version": version, **at} if decision.commit else None
         # A job may have ended between its own receipt and the store's, and the decision waits for that one.
         told = mine and catalog.receipt(version, "prepared", replica.site) is not None
         return None if told else {"do": "prepare", "version": version, **at}
