@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,6 +132,15 @@ class World:
     def full_transfer(self, step: int) -> dict[tuple[int, str], bytes]:
         """What a full transfer of a step would leave at a site, by independent means: see :func:`scatter_full`."""
         return scatter_full(self.path / f"model/step-{step:06d}", trainer_layout(TINY), self.site_layout())
+
+
+def wait_for(path: Path, within_s: float = 120.0) -> bytes:
+    """What a file holds, once it is there."""
+    give_up = time.monotonic() + within_s
+    while not path.exists():
+        assert time.monotonic() < give_up, f"no {path}"
+        time.sleep(0.05)
+    return path.read_bytes()
 
 
 def read_all(directory: Path, layout: Layout, dtypes: Mapping[str, str] = {}) -> dict[tuple[int, str], bytes]:

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from tests.campaign.arena import DIRECT, SITE, Arena, Place, Scene
 from tests.campaign.disturb import Bench
 from tests.campaign.mixed import disturb
 from tests.campaign.report import Report
-from tests.world import ROOT
+from tests.world import ROOT, wait_for
 
-_PATIENCE_S = 60.0
 _SOCKETS = ("write", "writev", "sendto", "sendmsg")  # an error there is a publisher that went away
 
 
@@ -52,17 +49,9 @@ def _served(arena: Arena) -> Iterator[Place]:
         with open(place.path.parent / "publisher.log", "wb") as log:
             publisher = subprocess.Popen(command, cwd=place.path, env={"PYTHONPATH": str(ROOT)}, stderr=log, stdout=log)
         try:
-            _wait_for(place.path / "store/test/versions/000001/manifest.json", publisher)
+            wait_for(place.path / "store/test/versions/000001/manifest.json")
             yield place
             assert publisher.poll() is None, "the publisher ended before its sites did"
         finally:
             publisher.kill()
             publisher.wait()
-
-
-def _wait_for(path: Path, publisher: subprocess.Popen[bytes]) -> None:
-    give_up = time.monotonic() + _PATIENCE_S
-    while not path.exists():
-        assert publisher.poll() is None, f"the publisher ended with {publisher.returncode}"
-        assert time.monotonic() < give_up, f"no {path}"
-        time.sleep(0.05)

@@ -16,6 +16,8 @@ from dcr_mpi.acts.create import CreateJob, create_replica
 from dcr_mpi.acts.init import InitJob, init_policy, register_site
 from dcr_mpi.acts.restore import RestoreJob, restore
 from dcr_mpi.checkpoint import fingerprint
+from dcr_mpi.cli import resident
+from dcr_mpi.config import load
 from dcr_mpi.digest import sha256
 from dcr_mpi.errors import (
     BaseMismatch,
@@ -363,6 +365,30 @@ def test_a_site_whose_layout_was_not_listed(local: Local, steps: list[Path]) -> 
     local.encode(steps[1], sites=())
     with pytest.raises(GeometryError, match="let the trainer list this site"):
         local.prepare()
+
+
+def test_what_is_sealed_goes_on_as_it_was_cut(local: Local, steps: list[Path]) -> None:
+    """A publisher comes back to it, and the sites that are listed are others by now."""
+    sealed = local.encode(steps[1])
+    assert local.encode(steps[1], sites=()).manifest_sha256 == sealed.manifest_sha256
+    local.prepare()
+    local.commit()
+    local.apply()
+    assert local.words() == full(steps[1])
+
+
+def test_an_abort_between_two_looks_of_a_site_that_stays(
+    local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows of a version that was undecided a moment ago: neither applied nor caught up with."""
+    local.encode(steps[1])
+    local.prepare()
+    abort(local.ports.catalog, 1)
+    monkeypatch.setattr(resident, "following", lambda *_: 1)
+    monkeypatch.setattr(resident, "_LOOK_S", 0.2)
+    config = load(None, {"policy": "p", "store.url": str(local.path / "store")})
+    found = resident._look(local.site_ports, config, local.replica, None)
+    assert found == {"do": "wait", "version": None, "at": 0, "unfinished": False}
 
 
 def test_another_policy_of_the_same_name(local: Local, steps: list[Path], tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from dcr_mpi.jsonable import dumps
 from dcr_mpi.store import open_store
 from tests.direct.cutter import Cutter
 from tests.mpi.staying import Staying, appear, full_transfer_of
-from tests.world import LAUNCHERS, World
+from tests.world import LAUNCHERS, World, wait_for
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
 KINDS = sorted(LAUNCHERS)
@@ -38,14 +38,6 @@ def _parts(world: World, version: int) -> list[Path]:
 
 def _catalog(world: World) -> Catalog:
     return Catalog(open_store(str(world.path / "store")), "test")
-
-
-def _wait_for(path: Path) -> bytes:
-    for _ in range(2400):
-        if path.exists():
-            return path.read_bytes()
-        time.sleep(0.05)
-    raise AssertionError(f"no {path}")
 
 
 def _until_gone(port: int) -> None:
@@ -111,7 +103,7 @@ def test_a_site_that_was_away_takes_the_copies(tmp_path: Path, stay: Callable[..
     east = stay(world, 2, "follow", "--site", "east", "--until", "2", *_direct())
     for step in (1, 2):
         encode = stay(world, 2, "encode", str(world.synth(step)), *_direct(direct__serve_s=100))
-        _wait_for(world.path / f"store/test/versions/{step:06d}/manifest.json")
+        wait_for(world.path / f"store/test/versions/{step:06d}/manifest.json")
         world.dcr(1, "commit", "--version", str(step), "--without", "west", "--wait", "100")
         assert encode.result()["served"]["missing"] == ["west"]
     east.result()
@@ -197,7 +189,7 @@ def test_a_publisher_is_killed_while_it_serves(tmp_path: Path, stay: Callable[..
     new = world.synth(1)
     encode = stay(world, 2, "encode", str(new), *_direct("never"))
     sealed = world.path / "store/test/versions/000001/manifest.json"
-    manifest = _wait_for(sealed)
+    manifest = wait_for(sealed)
     os.killpg(encode.process.pid, signal.SIGKILL)
     encode.process.wait()
     for endpoint in _catalog(world).offers(1)[0].endpoints:
@@ -222,7 +214,7 @@ def test_a_line_that_is_cut_again_and_again(tmp_path: Path, stay: Callable[..., 
     new = world.synth(1)
     encode = stay(world, 2, "encode", str(new), *_direct("never"))
     store, catalog = world.path / "store/test/versions/000001", _catalog(world)
-    _wait_for(store / "manifest.json")
+    wait_for(store / "manifest.json")
     (offer,) = catalog.offers(1)
     cutters = [Cutter(e.host, e.port, [3000, 5000, 4000, 6000]) for e in offer.endpoints]
     through: dict[str, Any] = json.loads((store / "direct/000000.json").read_bytes())
@@ -272,7 +264,7 @@ def test_stopped_while_it_serves(tmp_path: Path, stay: Callable[..., Staying]) -
     """A signal to stop is obeyed by all ranks at once, as elsewhere."""
     world = _begin(tmp_path, KINDS[0])
     encode = stay(world, 1, "encode", str(world.synth(1)), *_direct())
-    _wait_for(world.path / "store/test/versions/000001/manifest.json")
+    wait_for(world.path / "store/test/versions/000001/manifest.json")
     encode.process.send_signal(signal.SIGTERM)
     assert encode.end(20) == 75
 

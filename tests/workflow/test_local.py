@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.workflow.flow import Flow
-from tests.world import LAUNCHERS
+from tests.world import LAUNCHERS, wait_for
 
 LOCAL = ("--workflow-profile", "workflow/profiles/local", "--configfile")
 KIND = sorted(LAUNCHERS)[0]
@@ -43,6 +44,21 @@ def test_from_nothing_to_a_report(tmp_path: Path) -> None:
     for name in FIGURES:
         assert f"{name}.svg" in page
         assert (tmp_path / f"workflow/report/{name}.rst").read_text().strip().split(",")[0][:40] in page
+
+
+def test_snakemake_is_killed_and_its_job_is_not(tmp_path: Path) -> None:
+    """The job goes on to its receipt, which Snakemake took for the beginning of one; what comes after is done too."""
+    flow = Flow(tmp_path, LAUNCHERS[KIND])
+    flow.configure(versions={"last": 1})
+    receipt = tmp_path / "run/receipts/000001/encoded.json"
+    with flow.started(*LOCAL, "flow.yaml") as killed:
+        wait_for(tmp_path / "run/logs/000001/encode.log")
+        os.kill(killed.pid, signal.SIGKILL)
+        flow.finish(killed)  # its job has the other end of the pipe
+    assert receipt.exists()
+    flow.must(*LOCAL, "flow.yaml", "--unlock")
+    flow.must(*LOCAL, "flow.yaml")
+    flow.check(1)
 
 
 def test_no_rule_believes_a_receipt(tmp_path: Path) -> None:
