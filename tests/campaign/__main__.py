@@ -73,7 +73,6 @@ def main() -> int:
     if shutil.which("strace") is None:
         sys.exit("no strace here, which stops the processes. Next: apt-get install strace")
     report = campaign({name: SECTIONS[name] for name in options.only}, options)
-    report.write(options.out)
     totals = ", ".join(f"{number} {name}" for name, number in report.plain().items() if isinstance(number, int))
     print(f"{totals}; {len(report.failures)} failures; {options.out}")
     return 1 if report.failures else 0
@@ -95,6 +94,7 @@ def campaign(sections: dict[str, Section], options: argparse.Namespace) -> Repor
                 traceback.print_exc()
                 report.fail(name, f"the section itself broke: {type(error).__name__}: {error}")
             report.seconds[name] = time.monotonic() - begun
+            report.write(options.out)  # whoever stops it keeps what it has
             print(f"{name}: {report.seconds[name]:.0f} s, {len(report.failures)} failures so far", flush=True)
     finally:
         shutil.rmtree(root)
