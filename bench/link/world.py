@@ -82,7 +82,8 @@ class World:
         self.dcr("rollout", self.ranks, "init", "--site", SITE, "--from", str(self.directory / "step-0"))
 
     def dcr(self, side: str, ranks: int, *arguments: str) -> dict[str, Any]:
-        config = ["--config", str(self.directory / "dcr.yaml"), *self._ways]
+        ways = [] if arguments[0] == "bench" else self._ways  # which looks at the machine, whatever the configuration
+        config = ["--config", str(self.directory / "dcr.yaml"), *ways]
         command = self.launcher.command(ranks, *arguments, *config, "--json")
         done = subprocess.run(
             [*self.links.inside(side), *command], env=self._env, capture_output=True, text=True, check=False
