@@ -147,7 +147,7 @@ def _rebuild(ports: Ports, job: RestoreJob, replica: Replica, plan: _Plan) -> Re
     create_replica(ports, CreateJob(job.site, aside.directory, None, plan.version, job.degree, job.window))
     to = PrepareJob(job.site, aside.directory, degree=job.degree, window=job.window, until=plan.version, report=False)
     replay(ports, to, ApplyJob(job.site, aside.directory, report=False))
-    record = loads(ReplicaRecord, ports.once("rebuilt record", lambda: dumps(aside.need())), "rebuilt record")
+    record = ports.agree(ReplicaRecord, "rebuilt record", aside.need)
     if record.version != plan.version:
         raise NotReady(
             f"version {plan.version} from an anchor",

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from ..catalog import Catalog
 from ..direct import Inlet, Unreachable
 from ..errors import CorruptInput, NotAuthentic, NotReady
-from ..jsonable import dumps, loads
 from ..model import Manifest, Offer, Open, PartEntry
 from .chain import Link
 from .ports import Ports
@@ -50,17 +49,16 @@ def find_supply(ports: Ports, job: PrepareJob, opened: Open, links: Sequence[Lin
     inlet, catalog = ports.inlet, ports.catalog
     sealed = links[0].manifest if links else None
 
-    def choose() -> bytes:
+    def choose() -> _Choice:
         what = f"publisher of version {opened.version}"
         try:
-            found = catalog.wait(what, lambda: _look(catalog, inlet, opened, sealed), job.wait_s, job.poll_s)
+            return catalog.wait(what, lambda: _look(catalog, inlet, opened, sealed), job.wait_s, job.poll_s)
         except NotReady:
             patience = f" within {job.wait_s:g} s" if job.wait_s else ""
             raise _nobody(opened.version, f"no publisher that answers{patience}, and none in the store") from None
-        return dumps(found)
 
     with ports.events.stage("offer"):
-        choice = loads(_Choice, ports.once("publisher", choose), "publisher")
+        choice = ports.agree(_Choice, "publisher", choose)
     if choice.offer is None:
         return None
     return Supply(catalog, inlet, job, opened, choice.offer, choice.signed == catalog.signed)

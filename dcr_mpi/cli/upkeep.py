@@ -12,12 +12,12 @@ from ..acts.ports import Ports
 from ..acts.replica import RESTORE, Replica
 from ..acts.restore import Restored, RestoreJob, restore
 from ..acts.state import check_manifest, checkpoint_lanes
-from ..acts.tiling import load_policy
+from ..acts.tiling import load_layout, load_policy
 from ..checkpoint import Checkpoint
 from ..config import Config
 from ..errors import NotReady, UsageError, VerifyFailed
-from ..jsonable import dumps, loads, to_plain
-from ..model import Layout, Manifest
+from ..jsonable import dumps, to_plain
+from ..model import Manifest
 from .jobs import codec_settings, site_of
 from .text import damaged
 
@@ -44,7 +44,7 @@ def cmd_verify(ports: Ports, config: Config, args: argparse.Namespace) -> Result
                 remedy="run dcr apply first",
             )
         version = record.version if args.number is None else args.number
-        layout = loads(Layout, ports.once("layout", lambda: dumps(ports.catalog.layout(args.site).layout)), "layout")
+        layout = load_layout(ports, args.site).layout
         replica.check_layout(record, layout)
         checkpoint, subject = replica.checkpoint(layout), f"replica {replica.directory}"
     else:
@@ -57,7 +57,7 @@ def cmd_verify(ports: Ports, config: Config, args: argparse.Namespace) -> Result
             Checkpoint(args.checkpoint, policy.trainer, t.step_attribute, t.dtypes),
             f"checkpoint {args.checkpoint}",
         )
-    manifest = loads(Manifest, ports.once("manifest", lambda: dumps(ports.catalog.sealed(version)[0])), "manifest")
+    manifest = ports.agree(Manifest, "manifest", lambda: ports.catalog.sealed(version)[0])
     check_manifest(policy, manifest)
     with checkpoint, ports.events.stage("verify"):
         try:

@@ -56,9 +56,8 @@ class Scene:
     stage: str
     argv: tuple[str, ...]
     then: tuple[tuple[str, ...], ...] = ()  # what a user would go on with; must work after any disturbance
-    idle: bool = (
-        False  # run again it may find nothing to do: older leases and empty folders are the next one's to sweep
-    )
+    # Run again it may find nothing to do: older leases and empty folders are then the next one's to sweep.
+    idle: bool = False
 
 
 class Arena:

@@ -29,7 +29,7 @@ def run(bench: Bench, budget: int | None, report: Report) -> None:
 
 
 class ServedArena(Arena):
-    """Copies of the one world whose publisher serves; what else is asked for comes from another arena."""
+    """Copies of the one world whose publisher serves; no other stage is there."""
 
     def __init__(self, inner: Arena, place: Place) -> None:
         self.root, self.model = inner.root / "served", inner.model
