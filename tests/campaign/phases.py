@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.mpi.rank_faults import Bench, Case, cases, try_case
@@ -13,22 +14,25 @@ from tests.world import LAUNCHERS
 LIMIT = 20  # failures are enough to look at
 
 
-def run(quick: bool) -> tuple[dict[str, int], list[str]]:
+def run(quick: bool, kinds: Sequence[str] = ()) -> tuple[dict[str, int], list[str]]:
     """Try all cases of 3 ranks and, unless ``quick``, those of 5 ranks and of every other MPI that is there.
 
-    ``quick`` takes every seventh case. Returns what was tried by name, with its number, and what went wrong.
+    ``quick`` takes every seventh case; ``kinds`` are some of the MPIs. Says on the way how far it is: it takes most
+    of an hour. Returns what was tried by name, with its number, and what went wrong.
     """
     counts: Counter[str] = Counter()
     failures: list[str] = []
-    for kind in sorted(LAUNCHERS)[: 1 if quick else None]:
+    for kind in kinds or sorted(LAUNCHERS)[: 1 if quick else None]:
         with tempfile.TemporaryDirectory() as folder:
             bench = Bench(Path(folder), LAUNCHERS[kind])
-            for case in _some(quick):
+            for nth, case in enumerate(chosen := _some(quick), 1):
                 if len(failures) >= LIMIT:
                     break
                 tripped, wrong = try_case(bench, case)
                 counts[f"{kind}: {case.act} {case.phase} {case.how if tripped else 'never came there'}"] += 1
                 failures += [f"{kind}: {text}" for text in wrong]
+                if nth % 20 == 0 or wrong:
+                    print(f"{kind}: {nth} of {len(chosen)}", *wrong, sep="\n", file=sys.stderr, flush=True)
     return dict(counts), failures
 
 
@@ -40,6 +44,7 @@ def _some(quick: bool) -> list[Case]:
 
 
 if __name__ == "__main__":
-    tried, failed = run("--quick" in sys.argv)
+    arguments = sys.argv[1:]
+    tried, failed = run("--quick" in arguments, [a for a in arguments if a != "--quick"])
     print(*(f"{number:4} {name}" for name, number in sorted(tried.items())), *failed, sep="\n")
     sys.exit(bool(failed))

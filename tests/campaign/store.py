@@ -127,6 +127,8 @@ def run(quick: bool, names: Sequence[str] = ()) -> tuple[dict[str, int], list[st
                 for name in names or (QUICK if quick else FAULTS):
                     for act in sweep.acts():
                         _every(sweep, act, name, quick)
+                    so_far = f"{name}: {sweep.counts['cycles']} cycles, {len(sweep.failures)} failures so far"
+                    print(so_far, file=sys.stderr, flush=True)  # it takes most of an hour
                 return dict(sweep.counts), sweep.failures
         finally:
             proxy.close()
