@@ -1,27 +1,21 @@
-"""The store's objects by meaning: which key holds what, and typed put-once and read for each of them."""
+"""The store's objects by meaning: which key holds what, and typed put-once and read for each of them.
+
+Parts and tilings, which are large and named by their content, are in :mod:`.contents`.
+"""
 
 from __future__ import annotations
 
 import re
-import time
 import uuid
-from collections.abc import Callable
-from typing import TypeVar
 
-import zstandard
-
-from .digest import content_sha256, sha256
+from .contents import SHA256, Contents, version_key
 from .documents import SMALL, Documents
 from .errors import BaseMismatch, Conflict, CorruptInput, NotReady, UsageError
-from .jsonable import MAX_JSON, dumps, loads
-from .model import Decision, Hold, Manifest, Offer, Open, PartEntry, Policy, Receipt, SiteLayout, Tiling
+from .model import Decision, Hold, Manifest, Offer, Open, Policy, Receipt, SiteLayout
 from .signing import NO_KEYS, Keyring, Place
 from .signing.api import site_role
 from .store.api import Store
 
-T = TypeVar("T")
-_MAX_PART = 8 << 30
-_SHA256 = re.compile("[0-9a-f]{64}")
 _HOST = re.compile(r"[0-9A-Za-z._:%-]{1,255}")  # a name, an IPv4 or an IPv6 address
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -35,15 +29,6 @@ def check_name(kind: str, name: str) -> str:
     return name
 
 
-def watch(look: Callable[[], T | None], wait_s: float, poll_s: tuple[float, float]) -> T | None:
-    """Look until there is something, with a growing pause; None once ``wait_s`` is over."""
-    give_up, pause = time.monotonic() + wait_s, poll_s[0]
-    while (found := look()) is None and (left := give_up - time.monotonic()) > 0:
-        time.sleep(min(pause, left))
-        pause = min(pause * 1.5, poll_s[1])
-    return found
-
-
 class Catalog:
     """One policy's objects in a store. Cheap to make; safe from several threads.
 
@@ -53,6 +38,7 @@ class Catalog:
 
     def __init__(self, store: Store, policy: str, keys: Keyring = NO_KEYS) -> None:
         self.store, self.name = store, check_name("policy", policy)
+        self.contents = Contents(store, policy)
         self._documents = Documents(store, keys)
         # Put once, so read once.
         self._policy: tuple[Policy, str] | None = None
@@ -66,11 +52,7 @@ class Catalog:
     # -- keys -------------------------------------------------------------------------------------------------
 
     def version_key(self, version: int, leaf: str, anchor: bool = False) -> str:
-        return f"{self.name}/{'anchors' if anchor else 'versions'}/{version:06d}/{leaf}"
-
-    def part_key(self, version: int, index: int, digest: str, anchor: bool = False) -> str:
-        """Named by content: a retry meets its own bytes, and no publisher can overwrite another's."""
-        return self.version_key(version, f"parts/{index:06d}-{digest[:32]}", anchor)
+        return version_key(self.name, version, leaf, anchor)
 
     def _policy_place(self) -> Place:
         return Place(f"{self.name}/policy.json")
@@ -115,40 +97,6 @@ class Catalog:
         lost = "this site is registered with another layout: register a new site name for it"
         return self._documents.put(self._layout_place(layout.site), layout, lost)
 
-    def tiling(self, digest: str) -> Tiling:
-        if not _SHA256.fullmatch(digest):
-            raise CorruptInput("name of a tiling", found=repr(digest[:80]), expected="a SHA-256 in hex")
-        key = f"{self.name}/tilings/{digest}.json.zst"
-        packed = self.store.get(key, limit=MAX_JSON)
-        if packed is None:
-            raise NotReady(
-                f"{key} in {self.store.url}",
-                found="no such object",
-                expected="it",
-                remedy="the trainer's encode puts it",
-            )
-        try:
-            size = zstandard.get_frame_parameters(packed).content_size
-            if size > MAX_JSON:  # no size at all is the largest number there is
-                raise CorruptInput(key, found=f"a frame of {size} bytes", expected=f"at most {MAX_JSON}")
-            raw = zstandard.ZstdDecompressor().decompress(packed, max_output_size=size, allow_extra_data=False)
-        except zstandard.ZstdError as error:
-            raise CorruptInput(key, found=str(error), expected="one zstd frame") from None
-        if sha256(raw) != digest:
-            raise CorruptInput(key, found=f"content with digest {sha256(raw)}", expected="the digest in its name")
-        return loads(Tiling, raw, key)
-
-    def put_tiling(self, tiling: Tiling) -> str:
-        """Store a tiling under the digest of its text, which is returned."""
-        digest = content_sha256(tiling)
-        key = f"{self.name}/tilings/{digest}.json.zst"
-        if self.store.stat(key) is not None:  # of an earlier version: who reads it checks the text
-            return digest
-        # Another zstd may have packed the same text to other bytes before: then the text is what counts.
-        if not self.store.put_once(key, zstandard.ZstdCompressor(level=3).compress(dumps(tiling))):
-            self.tiling(digest)
-        return digest
-
     def opened(self, version: int, anchor: bool = False) -> Open | None:
         place = self._version_place(version, "open.json", anchor)
         found = self._documents.read(Open, place, SMALL, version=version)
@@ -170,8 +118,8 @@ class Catalog:
     def _check_manifest(self, manifest: Manifest, version: int, anchor: bool, key: str) -> None:
         """Every number that is acted on must be what this version's encode would have written."""
         parts = manifest.parts
-        good = bool(_SHA256.fullmatch(manifest.tiling)) and all(
-            self._is_entry(p, version, k, anchor) for k, p in enumerate(parts)
+        good = bool(SHA256.fullmatch(manifest.tiling)) and all(
+            self.contents.is_entry(p, version, k, anchor) for k, p in enumerate(parts)
         )
         sums = (sum(p.size for p in parts), sum(p.elements for p in parts), sum(p.changed for p in parts))
         if not good or sums != (manifest.payload_bytes, manifest.elements, manifest.changed):
@@ -179,20 +127,6 @@ class Catalog:
                 key,
                 found="part keys, sizes or sums that do not follow from each other",
                 expected=f"the manifest of version {version}",
-                remedy="somebody wrote it who is no dcr encode: look at who may write to the store, abort this version",
-            )
-
-    def _is_entry(self, entry: PartEntry, version: int, index: int, anchor: bool) -> bool:
-        named = bool(_SHA256.fullmatch(entry.sha256)) and 0 < entry.size <= _MAX_PART
-        return named and (entry.index, entry.key) == (index, self.part_key(version, index, entry.sha256, anchor))
-
-    def check_entry(self, entry: PartEntry, version: int, index: int, key: str) -> None:
-        """Raise CorruptInput unless an entry found under ``key`` is one that encode would have written there."""
-        if not self._is_entry(entry, version, index, False):
-            raise CorruptInput(
-                key,
-                found=f"an entry of part {entry.index} under {entry.key[:80]!r}, {entry.size} bytes",
-                expected=f"that of part {index} of version {version}",
                 remedy="somebody wrote it who is no dcr encode: look at who may write to the store, abort this version",
             )
 
@@ -230,8 +164,8 @@ class Catalog:
 
     def _check_offer(self, offer: Offer, key: str) -> None:
         """Raise CorruptInput unless everything that is acted on can be meant."""
-        good = bool(_SHA256.fullmatch(offer.token)) and offer.store in ("also", "after", "never")
-        named = all(_HOST.fullmatch(e.host) and _SHA256.fullmatch(e.certificate) for e in offer.endpoints)
+        good = bool(SHA256.fullmatch(offer.token)) and offer.store in ("also", "after", "never")
+        named = all(_HOST.fullmatch(e.host) and SHA256.fullmatch(e.certificate) for e in offer.endpoints)
         numbers = all(0 < e.port < 1 << 16 for e in offer.endpoints)
         owned = bool(offer.endpoints) and all(0 <= owner < len(offer.endpoints) for owner in offer.owners)
         if not (good and named and numbers and owned):
@@ -298,57 +232,6 @@ class Catalog:
         place = self._version_place(decision.version, "decision.json")
         return self._documents.put_first(Decision, place, decision, SMALL, version=decision.version)
 
-    def part(self, entry: PartEntry, wait_s: float = 0.0, poll_s: tuple[float, float] = (0.05, 2.0)) -> bytes:
-        """A sealed part's bytes, checked; fetched once more where they are not what the manifest says.
-
-        ``wait_s``: for a part that the store shows later than the manifest that names it.
-
-        Raises
-        ------
-        NotReady, CorruptInput
-            The part is missing, or wrong twice; the message names it.
-        """
-        what, wrong = f"part {entry.index} ({entry.key})", ""
-        for _ in range(2):
-            try:
-                data = self.wait(what, lambda: self.store.get(entry.key, limit=entry.size), wait_s, poll_s)
-            except NotReady as error:
-                raise NotReady(
-                    what,
-                    found=f"no such object{f' after {wait_s:g} s' if wait_s else ''}",
-                    expected=f"{entry.size} bytes",
-                    remedy="the manifest names it: look whether it was deleted, or whether the store shows it late "
-                    "(dcr refit --wait S waits for it)",
-                ) from error
-            except CorruptInput as error:  # longer, or changed while it was read
-                wrong = str(error.found)
-                continue
-            if len(data) == entry.size and sha256(data) == entry.sha256:
-                return data
-            wrong = f"{len(data)} bytes, sha256 {sha256(data)[:16]}"
-        raise CorruptInput(
-            what,
-            found=f"{wrong}, the second time too",
-            expected=f"{entry.size} bytes, {entry.sha256[:16]}",
-            remedy="the object was changed or cut in the store: abort this version and encode the next",
-        )
-
-    def put_part(self, entry: PartEntry, data: bytes) -> None:
-        """Put a part under its key.
-
-        Raises
-        ------
-        Conflict
-            The key, which is made of its content's digest, holds other content.
-        """
-        if not self.store.put_once(entry.key, data):
-            raise Conflict(
-                f"part {entry.key}",
-                found="other bytes under a key made of these bytes' digest",
-                expected="these bytes",
-                remedy="the store changed an object: look at who may write to it, then delete that key and run again",
-            )
-
     # -- versions ---------------------------------------------------------------------------------------------
 
     def last_opened(self, hint: int = 0) -> int:
@@ -409,18 +292,6 @@ class Catalog:
             expected="a version that is still kept",
             remedy="a replica that far behind comes back by an anchor: dcr refit --catch-up, or dcr repair",
         )
-
-    def wait(self, what: str, look: Callable[[], T | None], wait_s: float, poll_s: tuple[float, float]) -> T:
-        """As :func:`watch`; raises NotReady where nothing came."""
-        found = watch(look, wait_s, poll_s)
-        if found is None:
-            raise NotReady(
-                what,
-                found=f"none after {wait_s:g} s",
-                expected="it in the store",
-                remedy="look whether the job that makes it runs, then run this again",
-            )
-        return found
 
 
 def check_policy(found: str, expected: str, what: str) -> None:

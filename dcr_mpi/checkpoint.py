@@ -12,7 +12,7 @@ import numpy as np
 from .digest import sha256
 from .dtypes import dtype, is_container
 from .errors import GeometryError, from_os_error
-from .hdf5 import Dataset, Inventory, ShardReader, checkpoint_inventory, inventory
+from .hdf5 import Dataset, Inventories, Inventory, ShardReader, checkpoint_inventory, inventory, stamped
 from .jsonable import dumps
 from .layout import Place
 from .layout.build import whole
@@ -28,15 +28,23 @@ class Checkpoint:
     ----------
     step_attribute, dtypes
         As for :func:`dcr_mpi.hdf5.inventory`.
+    known : Inventories, optional
+        Of a job that stays: what was listed and checked already, and has not been written to since.
     """
 
     def __init__(
-        self, directory: Path, layout: Layout, step_attribute: str = "step", dtypes: Mapping[str, str] = {}
+        self,
+        directory: Path,
+        layout: Layout,
+        step_attribute: str = "step",
+        dtypes: Mapping[str, str] = {},
+        known: Inventories | None = None,
     ) -> None:
         self.directory, self.layout = Path(directory), layout
         self._step_attribute, self._dtypes = step_attribute, dtypes
         self._readers: OrderedDict[int, ShardReader] = OrderedDict()
         self._inventories: dict[int, Inventory] = {}
+        self._known = known if known is not None else Inventories()
         self._lock = threading.Lock()
 
     everywhere = True  # whether every rank can read every shard
@@ -56,10 +64,33 @@ class Checkpoint:
         """
         found = self._inventories.get(shard)
         if found is None:
-            found = inventory(self.path(shard), step_attribute=self._step_attribute, dtypes=self._dtypes)
-            check_shard(found, self.layout.shards[shard])
+            path, asked = str(self.path(shard)), self._asked(shard)
+            found = self._known.find(path, asked)
+            if found is None:
+                found = inventory(path, step_attribute=self._step_attribute, dtypes=self._dtypes)
+                check_shard(found, self.layout.shards[shard])
+                self._known.keep(path, asked, found)
             self._inventories[shard] = found
         return found
+
+    def is_known(self, shard: int) -> bool:
+        """Whether a shard's inventory is at hand."""
+        return shard in self._inventories or self._known.find(str(self.path(shard)), self._asked(shard)) is not None
+
+    def take(self, shard: int, found: Inventory) -> None:
+        """Take over a shard's inventory that another rank made and checked, if this one sees the same file."""
+        mine = stamped(str(self.path(shard)), found)
+        if mine is not None and not self.is_known(shard):
+            self._inventories[shard] = mine
+            self._known.keep(str(self.path(shard)), self._asked(shard), mine)
+
+    def _asked(self, shard: int) -> object:
+        """All that a shard's inventory depends on besides the file."""
+        return self._step_attribute, dict(self._dtypes), self.layout.shards[shard]
+
+    def written(self, shard: int) -> None:
+        """We wrote words into a shard, whole and where its inventory says."""
+        self._known.written(str(self.path(shard)))
 
     def holds(self, shard: int) -> bool:
         """Whether this rank can read a shard."""
@@ -132,8 +163,12 @@ def _whole(dataset: Dataset) -> DatasetLayout:
 
 
 def geometry_sha256(found: Inventory) -> str:
-    """Digest of where a shard keeps its words: paths, offsets, shapes and dtypes of all datasets."""
-    return sha256(dumps([[d.path, d.offset, list(d.shape), d.dtype, d.storage] for d in found.datasets]))
+    """Digest of where a shard keeps its words: paths, offsets, shapes and dtypes of all datasets. Once per object."""
+    known: str | None = found.__dict__.get("_geometry_sha256")
+    if known is None:
+        known = sha256(dumps([[d.path, d.offset, list(d.shape), d.dtype, d.storage] for d in found.datasets]))
+        object.__setattr__(found, "_geometry_sha256", known)
+    return known
 
 
 def fingerprint(directory: Path, layout: Layout) -> dict[str, list[int]]:

@@ -13,6 +13,7 @@ MurmurHash3's finaliser; the constants are odd 64-bit numbers with balanced bits
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 
 import xxhash
@@ -29,6 +30,7 @@ MIX_E = 0xC2B2AE3D27D4EB4F
 MASK64 = (1 << 64) - 1
 BLOCK_DIGEST_BYTES = 16
 Lanes = tuple[int, int]
+_LANES = re.compile("[0-9a-f]{32}")
 
 
 def block_digest(data: object) -> bytes:
@@ -62,7 +64,7 @@ def lanes_hex(lanes: Lanes) -> str:
 
 def lanes_of(text: str) -> Lanes:
     """Inverse of :func:`lanes_hex`; raises CorruptInput for anything else."""
-    if len(text) != 32 or not all(c in "0123456789abcdef" for c in text):
+    if _LANES.fullmatch(text) is None:
         raise CorruptInput("tensor digest", found=repr(text[:40]), expected="32 hex digits")
     return int(text[:16], 16), int(text[16:], 16)
 

@@ -119,7 +119,7 @@ def publish_anchor(
     digest = content_sha256(tiling)
     opened = Open(policy_sha, version, None, "", digest, len(tiling.cuts))
     if ports.comm.rank == 0:
-        ports.catalog.put_tiling(tiling)
+        ports.catalog.contents.put_tiling(tiling)
         standing = ports.catalog.put_open(opened, anchor=True)
         if standing != opened:
             raise Conflict(

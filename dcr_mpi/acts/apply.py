@@ -19,13 +19,14 @@ from ..journal import check_journal, read_journal
 from ..jsonable import loads
 from ..lease import Fence
 from ..model import Decision, Layout, Manifest, Receipt, ReplicaRecord
+from ..waiting import wait_for
 from .holding import holding
 from .patch import patch_file
 from .ports import Ports
 from .prepare_plan import next_version
 from .replica import RESTORE, Replica, journal, prepared
 from .state import checkpoint_lanes
-from .tiling import load_layout, load_policy
+from .tiling import inventories, load_layout, load_policy
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def apply(ports: Ports, job: ApplyJob) -> Receipt:
             layout = load_layout(ports, job.site).layout
         manifest = plan.manifest
         if plan.action == "apply":
-            with replica.checkpoint(layout) as checkpoint:
+            with replica.checkpoint(layout, inventories(ports)) as checkpoint:
                 with ports.events.stage("check"):
                     _check_journals(ports, replica, plan, checkpoint, fence)
                 if ports.comm.rank == 0:
@@ -121,7 +122,7 @@ def _plan(ports: Ports, job: ApplyJob, replica: Replica, fence: Fence) -> _Plan:
             expected=f"nothing under way before version {version}",
             remedy="run dcr apply without a version first",
         )
-    decision = catalog.wait(f"decision on version {version}", lambda: catalog.decision(version), job.wait_s, job.poll_s)
+    decision = wait_for(f"decision on version {version}", lambda: catalog.decision(version), job.wait_s, job.poll_s)
     check_policy(decision.policy_sha256, policy_sha, f"decision on version {version}")
     if not decision.commit:
         replica.drop_journals(version, fence)
@@ -233,6 +234,7 @@ def _roll_forward(ports: Ports, replica: Replica, plan: _Plan, checkpoint: Check
                 [d.path for d in found.datasets],
                 allowed,
             )
+        checkpoint.written(shard)
         progress.add(found.size)
     progress.done()
     with ports.events.stage("wait"):

@@ -121,8 +121,8 @@ def bundles(links: Sequence[Link]) -> tuple[PartEntry, ...]:
 def fetch_bundle(
     catalog: Catalog, links: Sequence[Link], entry: PartEntry, wait_s: float, poll_s: tuple[float, float]
 ) -> bytes:
-    """The parts of one index of all links, end to end, each checked and waited for as :meth:`Catalog.part` does."""
-    return b"".join(catalog.part(link.manifest.parts[entry.index], wait_s, poll_s) for link in links)
+    """The parts of one index of all links, end to end, each checked and waited for as :meth:`Contents.part` does."""
+    return b"".join(catalog.contents.part(link.manifest.parts[entry.index], wait_s, poll_s) for link in links)
 
 
 def opening(manifest: Manifest) -> Open:

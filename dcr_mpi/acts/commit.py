@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ..catalog import Catalog, check_policy
 from ..errors import Conflict, NotReady
 from ..model import Decision, Receipt
+from ..waiting import wait_for
 
 
 def decide(
@@ -45,15 +46,13 @@ def decide(
         return standing
     begun = time.monotonic()
     try:
-        manifest, digest = catalog.wait(
-            f"manifest of version {version}", lambda: catalog.manifest(version), wait_s, poll_s
-        )
-        needed = sorted(sites) if sites is not None else sorted(catalog.tiling(manifest.tiling).layouts)
+        manifest, digest = wait_for(f"manifest of version {version}", lambda: catalog.manifest(version), wait_s, poll_s)
+        needed = sorted(sites) if sites is not None else sorted(catalog.contents.tiling(manifest.tiling).layouts)
         prepared = {}
         for site in needed:
             left = max(0.0, wait_s - (time.monotonic() - begun))
             what = f"prepared receipt of site {site!r} for version {version}"
-            seen = catalog.wait(what, partial(_look, catalog, version, site), left, poll_s)
+            seen = wait_for(what, partial(_look, catalog, version, site), left, poll_s)
             if seen.decision is not None:
                 return seen.decision
             receipt = seen.receipt

@@ -285,7 +285,7 @@ def _from_anchor(ports: Ports, job: CreateJob, policy: Policy, manifest: Manifes
         ports.comm,
         manifest.parts,
         needed,
-        ports.catalog.part,
+        ports.catalog.contents.part,
         consume,
         degree=job.degree,
         window=job.window,

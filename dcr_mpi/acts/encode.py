@@ -19,7 +19,7 @@ from .parts import PartBuilder
 from .ports import Ports
 from .publish import CodecSettings, encoded_receipt, publish, seal
 from .state import check_checkpoint, check_lanes, check_manifest, checkpoint_lanes
-from .tiling import load_policy, load_tiling, placement
+from .tiling import inventories, load_policy, load_tiling, placement
 
 
 def encode(ports: Ports, job: EncodeJob) -> Receipt:
@@ -44,9 +44,10 @@ def encode(ports: Ports, job: EncodeJob) -> Receipt:
             return encoded_receipt(ports, standing.manifest, standing.digest)
         following = ports.agree(Next, "next version", lambda: find_next(catalog, job, policy))
         check_manifest(policy, following.base)
+    known = inventories(ports)
     with (
-        Checkpoint(Path(following.base_directory), policy.trainer, job.step_attribute, job.dtypes) as base,
-        Checkpoint(job.new, policy.trainer, job.step_attribute, job.dtypes) as new,
+        Checkpoint(Path(following.base_directory), policy.trainer, job.step_attribute, job.dtypes, known) as base,
+        Checkpoint(job.new, policy.trainer, job.step_attribute, job.dtypes, known) as new,
     ):
         with ports.events.stage("check"):
             step = check_checkpoint(ports, new)

@@ -107,7 +107,7 @@ def _policy(ports: Ports, job: InitJob) -> Policy:
 
 def _register(ports: Ports, policy: Policy, policy_sha: str, codec: CodecSettings) -> str:
     ports.catalog.put_policy(policy)
-    return ports.catalog.put_tiling(make_tiling(policy, policy_sha, {}, codec))
+    return ports.catalog.contents.put_tiling(make_tiling(policy, policy_sha, {}, codec))
 
 
 def _record(ports: Ports, job: InitJob, manifest: Manifest, files: Mapping[str, list[int]]) -> None:

@@ -53,7 +53,7 @@ class Landing:
         self._datasets = {s: by_name(inv) for s, inv in inventories.items()}
         self._numbers = {s: {d.path: k for k, d in enumerate(inv.datasets)} for s, inv in inventories.items()}
         placement = placement or Placement(replica.layout, policy.tensors)
-        self._places = [placement.find(tile.tensor, tile.box) for tile in tiling.tiles]
+        self._places = placement.of(tiling)
         self._mine = [tuple(p for p in places if p.shard in inventories) for places in self._places]
 
     def shards_of(self, part: int) -> set[int]:

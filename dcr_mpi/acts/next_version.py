@@ -142,14 +142,14 @@ def open_version(
     sites = {name: catalog.layout(name) for name in sorted(job.sites)}
     if opened is not None:
         try:
-            have = catalog.tiling(opened.tiling).layouts
+            have = catalog.contents.tiling(opened.tiling).layouts
         except NotReady:  # dcr gc took an old one in the moment before it was named
             for site in sites.values():
                 check_layout(site.layout, policy.tensors)
             again = make_tiling(policy, policy_sha, {n: s.layout for n, s in sites.items()}, job.codec)
             if content_sha256(again) != opened.tiling:
                 raise
-            catalog.put_tiling(again)
+            catalog.contents.put_tiling(again)
             have = again.layouts
         want = {n: content_sha256(s.layout) for n, s in sites.items()}
         # What is sealed goes on as it was cut, whichever sites are listed by now.
@@ -175,7 +175,7 @@ def open_version(
         if key not in known:
             known[key] = make_tiling(policy, policy_sha, {n: s.layout for n, s in sites.items()}, job.codec)
         tiling = known[key]
-        digest = catalog.put_tiling(tiling)
+        digest = catalog.contents.put_tiling(tiling)
         opened = catalog.put_open(Open(policy_sha, version, base.version, base.state, digest, len(tiling.cuts)))
     if (opened.policy_sha256, opened.base, opened.base_state) != (policy_sha, base.version, base.state):
         raise Conflict(

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from ..catalog import watch
 from ..digest import sha256
 from ..direct import Outlet
 from ..direct.protocol import TOKEN_BYTES
 from ..errors import CorruptInput, NotReady
 from ..jsonable import dumps, loads
 from ..model import Endpoint, Offer, PartEntry
+from ..waiting import watch
 from .ports import Ports
 
 _UPLOADS = 2
@@ -133,7 +133,7 @@ def _copy_one(ports: Ports, outlet: Outlet, entry: PartEntry) -> None:
             expected=f"sha256 {entry.sha256[:16]}",
             remedy="look at that host and file system: this part was not put; sites that took it hold the right one",
         )
-    ports.catalog.put_part(entry, data)
+    ports.catalog.contents.put_part(entry, data)
 
 
 def _wait(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ..hdf5 import Inventory
 from ..journal import JournalWriter
 from ..lease import Fence
 from ..model import Layout, Manifest, Open, PartEntry, Policy, Receipt, ReplicaRecord, Tiling
+from ..waiting import wait_for
 from .chain import Link, bundles, fetch_bundle, opening
 from .folding import landing_of
 from .holding import holding
@@ -27,7 +29,7 @@ from .state import check_digests, check_manifest
 from .stream import Awaited, other_than_sealed
 from .stream import fetch as fetch_announced
 from .taking import Supply, explain, find_supply
-from .tiling import load_layout, load_policy, load_tiling, placement
+from .tiling import inventories, load_layout, load_policy, load_tiling, placement
 
 _HEADERS = 1 << 20  # bytes of a part besides its words, at the very most
 _NOTHING = b""  # no part is empty
@@ -93,7 +95,7 @@ def _sealed(ports: Ports, job: PrepareJob, policy: Policy, opened: Open) -> Link
         return catalog.manifest(version)
 
     def wait() -> Link:
-        found = catalog.wait(f"manifest of version {version}", look, job.wait_s, job.poll_s)
+        found = wait_for(f"manifest of version {version}", look, job.wait_s, job.poll_s)
         if opening(found[0]) != opened:
             raise CorruptInput(
                 f"manifest of version {version}",
@@ -130,17 +132,17 @@ def _receive(
     own = replica.journals(opened.version, fence.epoch)
     earlier = [folder for folder in replica.sets(opened.version) if folder.name < own.name]
     journals: dict[int, JournalWriter] = {}
-    with replica.checkpoint(layout) as checkpoint:
+    with replica.checkpoint(layout, inventories(ports)) as checkpoint:
         try:
-            inventories: dict[int, Inventory] = {}
+            listed: dict[int, Inventory] = {}
             for shard in range(ports.comm.rank, len(layout.shards), ports.comm.size):
-                inventories[shard] = checkpoint.inventory(shard)
-                replica.check_size(inventories[shard], plan.record)
-                binding = replica.binding(plan.binding, inventories[shard])
+                listed[shard] = checkpoint.inventory(shard)
+                replica.check_size(listed[shard], plan.record)
+                binding = replica.binding(plan.binding, listed[shard])
                 older = [journal(e, shard) for e in earlier]
                 journals[shard] = JournalWriter(journal(own, shard), binding, older, sources if plan.links else None)
             where = placement(ports, job.site, layout, policy)
-            landing = landing_of(policy, tiling, opened, plan.links, checkpoint, inventories, ports.kernels, where)
+            landing = landing_of(policy, tiling, opened, plan.links, checkpoint, listed, ports.kernels, where)
             missing = [
                 landing.shards_of(k) - {s for s, j in journals.items() if k in j.done} for k in range(len(entries))
             ]
@@ -148,10 +150,11 @@ def _receive(
             total = sum(e.size or 0 for e, shards in zip(entries, missing, strict=True) if shards)
             progress = ports.events.progress(total, "refit")
             overtaken: list[Overtaken] = []
+            turn = Lock()
 
             def fetch(entry: PartEntry | Awaited) -> bytes:
                 try:
-                    return _fetch(ports, job, plan, opened, supply, sizes, entry)
+                    return _fetch(ports, job, plan, opened, supply, sizes, entry, turn)
                 except Overtaken as error:
                     overtaken.append(error)
                     return _NOTHING  # travels in place of the part, so that all transfers end
@@ -227,6 +230,7 @@ def _fetch(
     supply: Supply | None,
     sizes: Sequence[int],
     entry: PartEntry | Awaited,
+    turn: Lock,
 ) -> bytes:
     """A part or bundle; ``sizes`` are the dense bytes that each part covers."""
     sealed = entry if isinstance(entry, PartEntry) else None
@@ -237,7 +241,7 @@ def _fetch(
     try:
         if sealed is not None:
             return fetch_bundle(ports.catalog, plan.links, sealed, job.wait_s, job.poll_s)
-        return fetch_announced(ports.catalog, opened.version, entry.index, limit, job.wait_s, job.poll_s)
+        return fetch_announced(ports.catalog, opened.version, entry.index, limit, job.wait_s, job.poll_s, turn)
     except NotReady as error:
         raise explain(ports, opened, plan.links, entry.index, error) from None
 

@@ -9,6 +9,7 @@ from ..catalog import Catalog, check_policy
 from ..digest import content_sha256
 from ..errors import BaseMismatch, GeometryError, NotReady, Overtaken
 from ..model import Open, ReplicaRecord, SiteLayout, Tiling
+from ..waiting import wait_for
 from .chain import Link, binding_of, committed_after, foldable, following, opening
 from .ports import Ports
 from .replica import RESTORE, Replica
@@ -100,7 +101,7 @@ def _opened(ports: Ports, job: PrepareJob, version: int) -> Open:
     decision = catalog.decision(version)
     if decision is not None and decision.commit:
         raise catalog.collected(version)
-    opened = catalog.wait(f"version {version}", lambda: catalog.opened(version), job.wait_s, job.poll_s)
+    opened = wait_for(f"version {version}", lambda: catalog.opened(version), job.wait_s, job.poll_s)
     if not job.wait_s:
         raise NotReady(
             f"manifest of version {version}",
@@ -144,7 +145,7 @@ def next_version(
 
     if not wait_s:
         return look()
-    return ports.catalog.wait(f"a version after {record.version}", look, wait_s, poll_s)
+    return wait_for(f"a version after {record.version}", look, wait_s, poll_s)
 
 
 def check_fits(tiling: Tiling, site: SiteLayout, version: int) -> None:

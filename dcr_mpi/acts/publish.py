@@ -153,12 +153,12 @@ def encoded_receipt(
 
 def _entry(ports: Ports, built: Built, version: int, index: int, anchor: bool) -> PartEntry:
     digest = sha256(built.data)
-    key = ports.catalog.part_key(version, index, digest, anchor)
+    key = ports.catalog.contents.part_key(version, index, digest, anchor)
     return PartEntry(index, key, len(built.data), digest, built.words, built.changed)
 
 
 def _put(ports: Ports, entry: PartEntry, data: bytes, version: int | None) -> None:
     """Put a part, and then, of a delta of ``version``, its announcement."""
-    ports.catalog.put_part(entry, data)
+    ports.catalog.contents.put_part(entry, data)
     if version is not None:
         announce(ports.catalog, version, entry)

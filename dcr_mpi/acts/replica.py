@@ -11,7 +11,7 @@ from .. import durable
 from ..checkpoint import Checkpoint, geometry_sha256
 from ..digest import content_sha256
 from ..errors import BaseMismatch, CorruptInput, GeometryError, NotReady, ResourceError, from_os_error
-from ..hdf5 import Inventory
+from ..hdf5 import Inventories, Inventory
 from ..journal import Binding
 from ..jsonable import dumps, loads
 from ..lease import Fence
@@ -127,9 +127,9 @@ class Replica:
                 remedy="make room on that file system, then run the same command again",
             )
 
-    def checkpoint(self, layout: Layout) -> Checkpoint:
+    def checkpoint(self, layout: Layout, known: Inventories | None = None) -> Checkpoint:
         """The replica's shards, to be read under ``layout``."""
-        return Checkpoint(self.directory, layout)
+        return Checkpoint(self.directory, layout, known=known)
 
     def check_layout(self, record: ReplicaRecord, layout: Layout) -> None:
         """Raise GeometryError where the store has another layout for this site than the replica was made in."""

@@ -34,7 +34,7 @@ class Sides:
         placement: Placement | None = None,
     ) -> None:
         self._policy, self._tiling, self._base, self._new = policy, tiling, base, new
-        self._placement = placement or Placement(policy.trainer, policy.tensors)
+        self._places_of = (placement or Placement(policy.trainer, policy.tensors)).of(tiling)
         self._scratch = Scratch()
 
     def room(self, table: BlockTable, width: int) -> np.ndarray:
@@ -68,8 +68,7 @@ class Sides:
 
     def _places(self, table: BlockTable) -> list[tuple[Place, ...]]:
         """The places of each span's tile."""
-        tiles = [self._tiling.tiles[s.tile] for s in table.spans]
-        return [self._placement.find(tile.tensor, tile.box) for tile in tiles]
+        return [self._places_of[s.tile] for s in table.spans]
 
     def _read_new(
         self, table: BlockTable, block: int, places: tuple[Place, ...], start: int, words: np.ndarray

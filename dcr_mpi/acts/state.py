@@ -12,7 +12,7 @@ from ..checkpoint import Checkpoint
 from ..digest import lanes_hex, lanes_of, state_digest
 from ..dtypes import dtype
 from ..errors import BaseMismatch, CorruptInput, VerifyFailed
-from ..hdf5 import shard_names
+from ..hdf5 import listed_by, shard_names
 from ..jsonable import dumps
 from ..layout import Place, Placement, geometry_rows, make_tiles, tile_region, tile_words
 from ..model import Manifest, Policy, TensorSpec, Tile
@@ -36,7 +36,8 @@ class _Unit:
 def check_checkpoint(ports: Ports, checkpoint: Checkpoint) -> int | None:
     """Check that a directory holds exactly the layout's shards, whole, fitting and all of one step, which is returned.
 
-    Every rank lists its share of the shards and all learn what is wrong with any.
+    Every rank lists its share of the shards; all learn what is wrong with any, and what is in all of them: where many
+    ranks each listed every shard, a file system would have as many to open as there are pairs.
 
     Raises
     ------
@@ -46,8 +47,15 @@ def check_checkpoint(ports: Ports, checkpoint: Checkpoint) -> int | None:
     shards = checkpoint.layout.shards
     if ports.comm.rank == 0:
         shard_names(checkpoint.directory, [s.file for s in shards])
-    mine = [checkpoint.inventory(k).step for k in range(ports.comm.rank, len(shards), ports.comm.size)]
-    steps = {step for raw in ports.comm.allgather(dumps(mine), "steps of all shards") for step in json.loads(raw)}
+    mine = [checkpoint.inventory(k) for k in range(ports.comm.rank, len(shards), ports.comm.size)]
+    said = dumps([all(map(checkpoint.is_known, range(len(shards)))), [found.step for found in mine]])
+    told = list(map(json.loads, ports.comm.allgather(said, "steps of all shards")))
+    if not all(known for known, _ in told):
+        for rank, raw in enumerate(ports.comm.allgather(dumps(mine), "what is in all shards")):
+            theirs = mine if rank == ports.comm.rank else listed_by(raw)
+            for shard, found in zip(range(rank, len(shards), ports.comm.size), theirs, strict=True):
+                checkpoint.take(shard, found)
+    steps = {step for _, theirs in told for step in theirs}
     if len(steps) > 1:
         raise CorruptInput(
             f"shard set {checkpoint.directory}",

@@ -7,15 +7,19 @@ a job has keys. What was taken by announcements is held against the sealed manif
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from threading import Lock
 
 from ..catalog import Catalog
 from ..errors import CorruptInput, NotReady, Overtaken
 from ..jsonable import dumps, loads
 from ..model import PartEntry
+from ..waiting import watch
 
 _LIMIT = 4096  # bytes of an announcement
+_DECIDED_S = 1.0  # between two looks whether a version that is followed was aborted
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ def announced(catalog: Catalog, version: int, index: int) -> PartEntry | None:
     if raw is None:
         return None
     entry = loads(PartEntry, raw, key)
-    catalog.check_entry(entry, version, index, key)
+    catalog.contents.check_entry(entry, version, index, key)
     return entry
 
 
@@ -53,10 +57,13 @@ def is_announced(catalog: Catalog, version: int, index: int) -> bool:
     return catalog.store.stat(_key(catalog, version, index)) is not None
 
 
-def fetch(catalog: Catalog, version: int, index: int, limit: int, wait_s: float, poll_s: tuple[float, float]) -> bytes:
+def fetch(
+    catalog: Catalog, version: int, index: int, limit: int, wait_s: float, poll_s: tuple[float, float], turn: Lock
+) -> bytes:
     """A part's bytes, as its announcement says them, as soon as there is one.
 
     ``limit``: bytes that a part of what this one covers can have; an announcement is nobody's word.
+    ``turn``: of all threads that wait for parts of a version, one looks again and again, as parts come about in order.
 
     Raises
     ------
@@ -67,29 +74,38 @@ def fetch(catalog: Catalog, version: int, index: int, limit: int, wait_s: float,
     Overtaken
         The version was decided on before the part was announced: aborted, that is.
     CorruptInput
-        As :meth:`Catalog.part`.
+        As :meth:`Contents.part`.
     """
     what = f"part {index} of version {version}"
+    give_up, decided = time.monotonic() + wait_s, 0.0
 
     def look() -> PartEntry | None:
+        nonlocal decided
         entry = announced(catalog, version, index)
-        if entry is not None or catalog.store.stat(catalog.version_key(version, "decision.json")) is None:
+        if entry is not None or time.monotonic() < decided:
             return entry
+        decided = time.monotonic() + _DECIDED_S
+        if catalog.store.stat(catalog.version_key(version, "decision.json")) is None:
+            return None
         # Whoever decides to commit has seen the manifest, which comes after all announcements.
         entry = announced(catalog, version, index)
         if entry is None:
             raise decided_on(what)
         return entry
 
-    try:
-        entry = catalog.wait(what, look, wait_s, poll_s)
-    except NotReady:
+    entry = look()
+    if entry is None and turn.acquire(timeout=wait_s):
+        try:
+            entry = watch(look, max(0.0, give_up - time.monotonic()), poll_s)
+        finally:
+            turn.release()
+    if entry is None:
         raise NotReady(
             what,
             found=f"not announced for {wait_s:g} s, and the version is not sealed",
             expected="parts as they are encoded",
             remedy="look whether dcr encode runs; run it again and then this, or dcr commit --abort; what came is kept",
-        ) from None
+        )
     if entry.size > limit:
         raise CorruptInput(
             what,
@@ -98,7 +114,7 @@ def fetch(catalog: Catalog, version: int, index: int, limit: int, wait_s: float,
             remedy="it was not taken: run dcr refit again once the version is sealed, and look at who may write to the "
             "store",
         )
-    return catalog.part(entry, wait_s, poll_s)
+    return catalog.contents.part(entry, wait_s, poll_s)
 
 
 def decided_on(what: str) -> Overtaken:

@@ -15,6 +15,7 @@ from ..catalog import Catalog
 from ..direct import Inlet, Unreachable
 from ..errors import CorruptInput, NotAuthentic, NotReady
 from ..model import Manifest, Offer, Open, PartEntry
+from ..waiting import wait_for
 from .chain import Link
 from .ports import Ports
 from .prepare_plan import PrepareJob, check_not_aborted
@@ -52,7 +53,7 @@ def find_supply(ports: Ports, job: PrepareJob, opened: Open, links: Sequence[Lin
     def choose() -> _Choice:
         what = f"publisher of version {opened.version}"
         try:
-            return catalog.wait(what, lambda: _look(catalog, inlet, opened, sealed), job.wait_s, job.poll_s)
+            return wait_for(what, lambda: _look(catalog, inlet, opened, sealed), job.wait_s, job.poll_s)
         except NotReady:
             patience = f" within {job.wait_s:g} s" if job.wait_s else ""
             raise _nobody(opened.version, f"no publisher that answers{patience}, and none in the store") from None
@@ -119,20 +120,20 @@ class Supply:
                 try:
                     known = sealed.sha256 if sealed is not None else None
                     entry, data = self._inlet.fetch(offer, index, known, limit, left)
-                    catalog.check_entry(entry, version, index, f"{what}, from its publisher")
+                    catalog.contents.check_entry(entry, version, index, f"{what}, from its publisher")
                     return data
                 except Unreachable as error:
                     why = str(error)
                     self._drop(offer)
             there = sealed or announced(catalog, version, index)
             if there is not None and there.size <= limit and catalog.store.stat(there.key) is not None:
-                return catalog.part(there, job.wait_s, job.poll_s)
+                return catalog.contents.part(there, job.wait_s, job.poll_s)
             if sealed is None and catalog.store.stat(catalog.version_key(version, "decision.json")) is not None:
                 raise decided_on(what)
             return None
 
         try:
-            return catalog.wait(what, look, job.wait_s, job.poll_s)
+            return wait_for(what, look, job.wait_s, job.poll_s)
         except NotReady:
             raise _nobody(version, f"part {index} neither in the store nor at {why or 'any publisher'}") from None
 

@@ -1,4 +1,5 @@
-"""Policy, layouts and tilings, from the store to every rank, checked on the way; once per job."""
+"""Policy, layouts and tilings, from the store to every rank, checked on the way; once per job. And what each rank
+keeps for itself."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ..errors import CorruptInput
+from ..hdf5 import Inventories
 from ..kernels.api import MAX_BLOCK
 from ..layout import Placement, check_tiling
 from ..model import Layout, Policy, SiteLayout, Tiling
@@ -46,7 +48,7 @@ def load_tiling(ports: Ports, digest: str, policy: Policy, policy_sha256: str, p
     """
 
     def fetch() -> Tiling:
-        tiling = ports.catalog.tiling(digest)
+        tiling = ports.catalog.contents.tiling(digest)
         check_tiling(tiling, policy.tensors, MAX_BLOCK)
         return tiling
 
@@ -67,6 +69,12 @@ def placement(ports: Ports, whose: str, layout: Layout, policy: Policy) -> Place
     if not isinstance(known, Placement) or known.layout != layout:
         known = ports.known[f"placement {whose}"] = Placement(layout, policy.tensors)
     return known
+
+
+def inventories(ports: Ports) -> Inventories:
+    """The shards that this rank has listed."""
+    found: Inventories = ports.known.setdefault("inventories", Inventories())
+    return found
 
 
 def _known(ports: Ports, cls: type[T], what: str, make: Callable[[], T]) -> T:

@@ -113,7 +113,7 @@ def _point(kernels: Kernels, directory: Path, shape: Shape) -> _Point:
     manifest = catalog.sealed(_STEPS)[0]
     assert Replica(replica, _SITE).need().state == manifest.state
     least = {name: min(times[1:] or times) for name, times in took.items()}
-    return _Point(len(catalog.tiling(manifest.tiling).tiles), least)
+    return _Point(len(catalog.contents.tiling(manifest.tiling).tiles), least)
 
 
 def _start(directory: Path, encode_s: float) -> float:

@@ -173,7 +173,7 @@ def cmd_commit(ports: Ports, config: Config, args: argparse.Namespace) -> Result
 
 def _all_but(ports: Ports, version: int, without: Sequence[str]) -> list[str]:
     """The sites that a sealed version is cut for, but these."""
-    sites = set(ports.catalog.tiling(ports.catalog.sealed(version)[0].tiling).layouts)
+    sites = set(ports.catalog.contents.tiling(ports.catalog.sealed(version)[0].tiling).layouts)
     for name in without:
         if name not in sites:
             raise UsageError(

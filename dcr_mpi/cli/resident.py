@@ -28,12 +28,12 @@ from ..acts.offering import finish
 from ..acts.ports import Ports
 from ..acts.prepare import prepare
 from ..acts.replica import Replica
-from ..catalog import watch
 from ..config import Config
 from ..errors import Overtaken, UsageError
 from ..health import Health
 from ..hooks import run_hook
 from ..jsonable import dumps
+from ..waiting import watch
 from .jobs import apply_job, encode_job, log_of_its_own, poll_s, prepare_job, serving, site_of
 
 Result = dict[str, Any]

@@ -63,7 +63,7 @@ def _stage(sealed: bool, decision: Decision | None) -> str:
 
 def _sites(catalog: Catalog, manifest: Manifest, ahead: set[str], decision: Decision | None) -> dict[str, str]:
     out = {}
-    for site in sorted(catalog.tiling(manifest.tiling).layouts):
+    for site in sorted(catalog.contents.tiling(manifest.tiling).layouts):
         if decision is not None and not decision.commit:
             out[site] = "dropped"
         elif catalog.receipt(manifest.version, "applied", site) is not None:

@@ -144,8 +144,9 @@ class MpiComm:
 
     def heed(self) -> None:
         stopping.heed()
-        status = self._mpi.Status()
-        if self._control.Iprobe(source=self._mpi.ANY_SOURCE, tag=_NOTICE, status=status):
+        if self._control.Iprobe(source=self._mpi.ANY_SOURCE, tag=_NOTICE):
+            status = self._mpi.Status()
+            self._control.Probe(source=self._mpi.ANY_SOURCE, tag=_NOTICE, status=status)
             raw = bytearray(status.Get_count(self._mpi.BYTE))
             self._control.Recv([raw, self._mpi.BYTE], source=status.Get_source(), tag=_NOTICE)
             stopping.deafen()

@@ -7,18 +7,22 @@ No other package imports h5py or hdf5plugin.
 
 from .access import library
 from .create import create_shard
-from .inventory import Dataset, Inventory, checkpoint_inventory, inventory, shard_names
+from .inventory import Dataset, Inventory, checkpoint_inventory, inventory, listed_by, shard_names
+from .known import Inventories, stamped
 from .place import region
 from .reader import ShardReader
 
 __all__ = [
     "Dataset",
+    "Inventories",
     "Inventory",
     "ShardReader",
     "checkpoint_inventory",
     "create_shard",
     "inventory",
     "library",
+    "listed_by",
     "region",
     "shard_names",
+    "stamped",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -113,6 +114,21 @@ def inventory(
     return Inventory(os.path.basename(where), where, stat.st_size, step, tuple(datasets), fingerprint)
 
 
+def listed_by(raw: bytes) -> list[Inventory]:
+    """Inventories that another rank of this job took, from their JSON text."""
+    return [
+        Inventory(
+            row["file"], row["path"], row["size"], row["step"],
+            tuple(
+                Dataset(**d | {"names": tuple(d["names"]), "shape": tuple(d["shape"]), "filters": tuple(d["filters"])})
+                for d in row["datasets"]
+            ),
+            tuple(row["fingerprint"]),
+        )
+        for row in json.loads(raw)
+    ]  # fmt: skip
+
+
 def shard_names(directory: str | os.PathLike[str], files: Sequence[str] | None = None) -> list[str]:
     """File names of a shard set, in order: those named, or all ``*.h5`` and ``*.hdf5`` (hidden ones aside), sorted.
 
@@ -192,7 +208,8 @@ def _describe(dataset: h5d.DatasetID, what: str, folder: str, file_size: int) ->
         check_external(dataset, size, folder, what)
     if storage == "virtual":
         check_virtual(dataset, folder, what)
-    record = Dataset("", (), shape, name, itemsize, storage, offset, filters_of(dataset, what))
+    filters = filters_of(dataset, what) if storage == "chunked" else ()  # nothing else can have any
+    record = Dataset("", (), shape, name, itemsize, storage, offset, filters)
     return record, attribute(dataset, "dcr_dtype")
 
 

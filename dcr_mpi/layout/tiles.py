@@ -47,6 +47,7 @@ class Placement:
     def __init__(self, layout: Layout, tensors: Sequence[TensorSpec]) -> None:
         self.layout = layout
         self._known: dict[tuple[int, Box], tuple[Place, ...]] = {}
+        self._of: tuple[Tiling, list[tuple[Place, ...]]] | None = None  # versions in a row are cut alike
         number = {t.name: i for i, t in enumerate(tensors)}
         self._held = defaultdict(list)
         for shard, dataset, piece in pieces(layout):
@@ -81,6 +82,12 @@ class Placement:
                 "fit, and an anchor brings the site there",
             )
         return self._known.setdefault((tensor, box), tuple(found))
+
+    def of(self, tiling: Tiling) -> list[tuple[Place, ...]]:
+        """The places of each of a tiling's tiles. Raises GeometryError, as :meth:`find`."""
+        if self._of is None or self._of[0] is not tiling:
+            self._of = tiling, [self.find(tile.tensor, tile.box) for tile in tiling.tiles]
+        return self._of[1]
 
 
 def word_shape(spec: TensorSpec | DatasetLayout) -> tuple[int, ...]:

@@ -118,13 +118,13 @@ def test_after_the_copy_is_whole_and_its_first_part_comes_last(
 ) -> None:
     sealed = world.encode(steps[1])
     put: list[str] = []
-    whole = world.ports.catalog.put_part
+    whole = world.ports.catalog.contents.put_part
 
     def noted(entry: Any, data: bytes) -> None:
         put.append(entry.key)
         whole(entry, data)
 
-    monkeypatch.setattr(world.ports.catalog, "put_part", noted)
+    monkeypatch.setattr(world.ports.catalog.contents, "put_part", noted)
     world.follow()
     assert not world.ports.catalog.has_copy(world.ports.catalog.sealed(1)[0])
     served = world.serve(1)

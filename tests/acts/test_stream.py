@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,25 @@ def test_the_site_may_begin_before_anything_is_announced(local: Local, steps: li
     assert local.words() == full(steps[1])
 
 
+def test_one_thread_at_a_time_asks_for_what_is_not_there_yet(
+    local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course, looks = Course(monkeypatch, at=2), Counter[int]()
+
+    def counted(catalog: Any, version: int, index: int) -> Any:
+        looks[index] += 1
+        return announced(catalog, version, index)
+
+    monkeypatch.setattr(stream, "announced", counted)
+    encoding = course.begin(lambda: local.encode(steps[1]))
+    assert course.stands.wait(60)
+    preparing = course.begin(lambda: _follow(local))
+    _until(lambda: max(looks.values(), default=0) > 20)
+    assert sum(count > 2 for count in looks.values()) == 1, "of the two parts in hand"
+    course.go.set()
+    assert preparing.end().manifest_sha256 == encoding.end().manifest_sha256
+
+
 def test_without_waiting_a_version_that_is_being_encoded_is_not_ready(
     local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,13 +186,13 @@ def test_a_publisher_that_dies_and_comes_back(
     monkeypatch.undo()
     local.encode(steps[1])
     fetched: list[int] = []
-    part = local.site_ports.catalog.part
+    part = local.site_ports.catalog.contents.part
 
     def counted(entry: Any, *rest: Any) -> bytes:
         fetched.append(entry.index)
         return part(entry, *rest)
 
-    monkeypatch.setattr(local.site_ports.catalog, "part", counted)
+    monkeypatch.setattr(local.site_ports.catalog.contents, "part", counted)
     local.prepare()
     assert first.isdisjoint(fetched), "parts of the first try are fetched again"
     local.commit()
@@ -300,7 +320,7 @@ def test_a_part_forged_together_with_its_announcement_never_counts(
     assert course.stands.wait(60)
     forged = announced(elsewhere.ports.catalog, 1, 0)
     assert forged is not None
-    data = elsewhere.ports.catalog.part(forged)
+    data = elsewhere.ports.catalog.contents.part(forged)
     assert sha256(data) == forged.sha256
     local.ports.catalog.store.put_once(forged.key, data)
     path = local.path / "store/p/versions/000001/stream/000000.json"

@@ -310,7 +310,7 @@ def test_unfinished_sets_of_journals_do_not_pile_up(
             with pytest.raises(Killed):
                 local.prepare()
             assert len(local.replica.sets(1)) == 1
-    monkeypatch.setattr(local.ports.catalog, "part", die)
+    monkeypatch.setattr(local.ports.catalog.contents, "part", die)
     local.prepare()
     (only,) = local.replica.sets(1)
     assert only == local.replica.sealed(1)

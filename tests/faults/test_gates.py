@@ -447,7 +447,7 @@ def test_prepared_again_fetches_nothing(local: Local, steps: list[Path], monkeyp
     local.encode(steps[1])
     first = local.prepare()
     fetched: list[int] = []
-    monkeypatch.setattr(local.ports.catalog, "part", lambda entry, *_: fetched.append(entry.index))
+    monkeypatch.setattr(local.ports.catalog.contents, "part", lambda entry, *_: fetched.append(entry.index))
     again = local.prepare()
     assert first is not None
     assert again is not None
@@ -464,7 +464,7 @@ def test_too_little_room_is_found_before_anything_is_fetched(
     fetched: list[int] = []
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-        patched.setattr(local.ports.catalog, "part", lambda entry, *_: fetched.append(entry.index))
+        patched.setattr(local.ports.catalog.contents, "part", lambda entry, *_: fetched.append(entry.index))
         with pytest.raises(ResourceError, match=r"found 1000 B free, expected about .* changed words. Next: make room"):
             local.prepare()
     assert fetched == []

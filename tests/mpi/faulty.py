@@ -13,15 +13,15 @@ from typing import Any
 
 from dcr_mpi.acts import patch, publish
 from dcr_mpi.acts.parts import PartBuilder
-from dcr_mpi.catalog import Catalog
 from dcr_mpi.cli.main import main
 from dcr_mpi.comm.mpi import MpiComm
+from dcr_mpi.contents import Contents
 from dcr_mpi.errors import CorruptInput
 from dcr_mpi.journal import JournalWriter
 
 # Phase: whose call, which (by its label, where it has one), and the how-manieth.
 PHASES: dict[str, tuple[Any, str, str, int]] = {
-    "fetch": (Catalog, "part", "", 2),
+    "fetch": (Contents, "part", "", 2),
     "send": (MpiComm, "send", "", 2),
     "receive": (MpiComm, "receive", "", 2),
     "journal": (JournalWriter, "append", "", 3),
