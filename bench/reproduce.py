@@ -84,7 +84,8 @@ def _link(rows: Rows) -> list[list[str]]:
     for row in rows:
         size = f"{row['dense_bytes'] / (1 << 20):.0f} MiB"
         coded = f"{row['positions']}, {row['law']} {row['changed_fraction']:.1%}"
-        what = f"refit of {size} by {row['transport']}, {row['mode']}, {coded}"
+        where = "in memory" if row["files"] == "tmpfs" else f"on {row['files']}"
+        what = f"refit of {size} {where} by {row['transport']}, {row['mode']}, {coded}"
         seen = (
             f"{row['refit_s']:.1f} s against {row['full_s']:.1f} s: {row['speedup']:.1f}x "
             f"of at most {row['limit']:.0f}x; transport {row['transport_share']:.0%}, pause {row['pause_s']:.2f} s"

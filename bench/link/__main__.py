@@ -9,6 +9,7 @@ import argparse
 import itertools
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -28,6 +29,7 @@ OUT = Path("bench/out/link.json")
 _BY_JOBS = (0.03, "adam")
 TRANSPORTS = ("s3", "direct")
 _LAWS = ("adam", "uniform")
+_MEMORY, _COPIES = Path("/dev/shm"), 6  # two steps, the replica, a store, and room
 _PER_GIB_S = 50.0  # what a full checkpoint of 1 GiB takes over the link
 
 
@@ -45,6 +47,8 @@ def main() -> int:
         "--positions", nargs="+", choices=("plain", "class"), default=["plain"],
         help="how positions are coded: plain, which takes less of a core, or class, which takes fewer bytes",
     )  # fmt: skip
+    parser.add_argument("--dir", type=Path, help=f"where all files lie (default: {_MEMORY}, in memory as the weights "
+                        "of an engine are, if it has room; else the directory for temporary files)")  # fmt: skip
     parser.add_argument("--plan", action="store_true", help="calibrate first, and print what dcr plan says beside it")
     parser.add_argument("--repeat", type=int, default=1, help="refits of each kind, of which the shortest counts")
     parser.add_argument("--out", type=Path, default=OUT)
@@ -56,7 +60,8 @@ def main() -> int:
     rate = (args.rate or 1024 / _PER_GIB_S) * (1 << 20)
     cases = [_BY_JOBS] if args.quick else [(f, law) for law in args.laws for f in (0.01, 0.03, 0.05)]
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="dcr-link-") as folder, Links(rate) as links:
+    where = args.dir or (_MEMORY if _free(_MEMORY) > mib * _COPIES << 20 else None)
+    with tempfile.TemporaryDirectory(prefix="dcr-link-", dir=where) as folder, Links(rate) as links:
         directory = Path(folder)
         server = S3Server(directory / "s3", host=links.host).start()
         try:
@@ -70,21 +75,29 @@ def main() -> int:
                 if args.plan
                 else {}
             )
-            print(f"links of {bytes_text(int(rate))}/s; {bytes_text(dense)}, full transfer {full:.1f} s", flush=True)
+            launch = planned.launch_s(world, next(iter(speeds.values()))) if args.plan else 0.0
+            told = f"links of {bytes_text(int(rate))}/s; {bytes_text(dense)} on {world.filesystem}"
+            print(f"{told}, full transfer {full:.1f} s", flush=True)
 
-            steps = itertools.count(1)
+            steps, before = itertools.count(1), ("", 0.0)
 
             def go(fraction: float, law: str, staying: bool) -> dict[str, Any]:
-                before = planned.core_share(args.ranks) if args.plan else 1.0
+                free = planned.core_share(args.ranks) if args.plan else 1.0
                 done = world.refit(next(steps), fraction, law, staying)
                 after = planned.core_share(args.ranks) if args.plan else 1.0
                 told = f"{world.transport}, {law} {done.changed:.2%}: {done.seconds:.2f} s, {full / done.seconds:.1f}x"
                 print(told, flush=True)
                 found = row(done, full, rate, law, args.ranks, staying, world.transport)
-                return found | {"positions": world.positions, "core_share": (before + after) / 2}
+                share = {"core_share": (free + after) / 2}
+                return found | {"positions": world.positions, "files": world.filesystem} | share
 
-            def least(fraction: float, law: str, staying: bool) -> None:
-                """The shortest of some refits."""
+            def least(fraction: float, law: str, staying: bool, warm: bool = False) -> None:
+                """The shortest of some refits; the step before them is of the same law and size, as each is a step
+                away from the same weights."""
+                nonlocal before
+                if warm or (before != (law, fraction) and not args.quick):
+                    go(fraction, law, staying)
+                before = law, fraction
                 found = [go(fraction, law, staying) for _ in range(args.repeat)]
                 rows.append(min(found, key=lambda r: float(r["refit_s"])))
 
@@ -93,12 +106,10 @@ def main() -> int:
                 least(*_BY_JOBS, staying=False)
                 with world.staying():
                     for fraction, law in cases:
-                        # The step before must be of the same law and size, and the first one loads what it needs.
-                        go(fraction, law, staying=True)
-                        least(fraction, law, staying=True)
+                        least(fraction, law, staying=True, warm=True)  # the first one loads what it needs
             if args.plan:
-                tiling = world.catalog.tiling(world.catalog.sealed(next(steps) - 1)[0].tiling)
-                planned.planned(rows, speeds, len(tiling.tiles))
+                tiling = world.catalog.contents.tiling(world.catalog.sealed(next(steps) - 1)[0].tiling)
+                planned.planned(rows, speeds, len(tiling.tiles), launch)
         finally:
             server.stop()
     print(aligned([_HEADS, *(line(r) for r in rows)]))
@@ -109,6 +120,10 @@ def main() -> int:
     args.out.write_text(json.dumps(rows, indent=1) + "\n")
     print(f"{args.out} written; {time.monotonic() - begun:.0f} s in all")
     return 0
+
+
+def _free(directory: Path) -> int:
+    return shutil.disk_usage(directory).free if directory.is_dir() else 0
 
 
 def row(

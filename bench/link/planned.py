@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from dcr_mpi.plan import MIB, Choice, Scenario, Share, Speeds, changes, plan, read_speeds
 
-from .world import BUCKET_MIB, PART_MIB, POLL_S, World
+from .world import BUCKET_MIB, PART_MIB, POLL_S, SITE, World
 
 _SPREADS = (0.02,)  # of dcr_mpi.synth's matrices
 _FRACTION = 0.03
@@ -50,7 +51,19 @@ print((time.process_time() - cpu) / (time.monotonic() - wall))
 """
 
 
-def scenario(row: dict[str, Any], tiles: int) -> Scenario:
+def launch_s(world: World, speeds: Speeds) -> float:
+    """What the launcher and MPI's start add to a job of the site: the shortest of three that do next to nothing, less
+    the start of as many processes without either."""
+
+    def job() -> float:
+        begun = time.monotonic()
+        world.dcr("rollout", world.ranks, "apply", "--site", SITE)
+        return time.monotonic() - begun
+
+    return max(0.0, min(job() for _ in range(3)) - speeds.start_s * max(1.0, world.ranks / (os.cpu_count() or 1)))
+
+
+def scenario(row: dict[str, Any], tiles: int, launch: float) -> Scenario:
     """What was measured, as the planner has to be told: trainer, site and store on one machine."""
     law = changes("bf16", row["changed_fraction"], row["law"], _SPREADS)
     return Scenario(
@@ -61,6 +74,7 @@ def scenario(row: dict[str, Any], tiles: int) -> Scenario:
         row["ranks"],
         transport="direct" if row["transport"] == "direct" else "store",
         mode="staying" if row["mode"] == "jobs that stay" else "jobs",
+        launch_s=launch,
         cores=os.cpu_count(),
         tiles=tiles,
         poll=POLL_S,
@@ -68,12 +82,12 @@ def scenario(row: dict[str, Any], tiles: int) -> Scenario:
     )
 
 
-def planned(rows: Sequence[dict[str, Any]], speeds: dict[str, Speeds], tiles: int) -> None:
+def planned(rows: Sequence[dict[str, Any]], speeds: dict[str, Speeds], tiles: int, launch: float) -> None:
     """Add the plan's figures to each row: ``plan_s``, ``plan_error``, ``plan_pause_s``, ``plan_payload_bytes``,
     ``plan_stages_s``."""
     for row in rows:
         now = replace(speeds[row["law"]], core_share=row["core_share"])
-        found = plan(scenario(row, tiles), now, Choice(row["positions"], PART_MIB * MIB, 2))
+        found = plan(scenario(row, tiles, launch), now, Choice(row["positions"], PART_MIB * MIB, 2))
         row["plan_s"], row["plan_error"] = found.total_s, found.total_s / row["refit_s"] - 1
         row["plan_pause_s"], row["plan_payload_bytes"] = found.pause_s, found.payload_bytes
         row["plan_stages_s"] = {stage.name: stage.adds_s for stage in found.stages}

@@ -69,6 +69,12 @@ class World:
         (directory / "dcr.yaml").write_text(config)
 
     @property
+    def filesystem(self) -> str:
+        """The kind that the files are on: "tmpfs", where they are in memory, "ext4", ..."""
+        mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+        return max((at, kind) for at, kind in mounts if self.directory.resolve().is_relative_to(at))[1]
+
+    @property
     def _ways(self) -> list[str]:
         keys = {"codec.positions": self.positions}
         if self.transport == "direct":

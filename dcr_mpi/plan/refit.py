@@ -43,7 +43,7 @@ class Scenario:
     launch_s : float
         From asking for a job to its first line of Python; for ``mode`` "jobs" alone.
     cores : int, optional
-        Trainer and sites are on one machine of so many cores; None gives every rank its own.
+        Trainer, sites and store are on one machine of so many cores; None gives every rank its own.
     """
 
     shares: tuple[Share, ...]
@@ -208,10 +208,12 @@ def stream(s: Scenario, speeds: Speeds, choice: Choice, n: int, sent: float) -> 
     at_once = s.window * s.site_ranks / (1 + others)
     if s.transport == "store":
         up = put + part / out
-        upload = Step("upload", up, max(part / out, up / (coders * _UPLOADS)), sent)
+        # On one machine a request is work of its cores: the client's, and the server's that it waits for.
+        upload = Step("upload", up, max(part / out, up / (coders * _UPLOADS)), sent, cpu=_REQUESTS * speeds.put_s)
         down = get + part / into
         full = max(0.0, n / at_once - 1) * (down + relay.way + decode) / max(n - 1, 1)
-        fetch = Step("fetch", down + look_s(s, encode / coders), max(part / into, full), sent * s.sites)
+        found, asked = down + look_s(s, encode / coders), _REQUESTS * speeds.get_s * (s.sites if s.cores else 1)
+        fetch = Step("fetch", found, max(part / into, full), sent * s.sites, cpu=asked)
     else:  # one connection from a rank of the trainer to a root at each site: bytes pass, nothing is stored on the way
         rate = min(s.link / s.sites, s.site_link)
         upload = Step("upload", part / rate + s.latency, part / rate, sent * s.sites)
