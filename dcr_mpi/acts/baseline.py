@@ -43,8 +43,12 @@ class BaselineRecord:
         decision = catalog.decision(pending.version)
         if decision is None:
             return
-        if decision.commit and is_sealed(catalog, pending):
-            self._save("baseline.json", pending)
+        if decision.commit:
+            found = catalog.manifest(pending.version)
+            if found is None:
+                return  # a committed version has one: the store shows it late
+            if found[0].state == pending.state:
+                self._save("baseline.json", pending)
         self.drop_pending()
 
     def baseline(self) -> Source | None:

@@ -258,6 +258,23 @@ def test_another_publishers_version_is_no_baseline_of_ours(local: Local, steps: 
     assert local.words() == full(steps[1])
 
 
+def test_a_manifest_that_is_shown_late_costs_no_record(
+    local: Local, steps: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A committed version has a manifest: a publisher that does not see it must still know its own later."""
+    local.cycle(steps[1])
+    record = BaselineRecord(tmp_path / "state")
+    with monkeypatch.context() as patched:
+        patched.setattr(local.ports.catalog, "manifest", lambda *_: None)
+        record.settle(local.ports.catalog)
+    pending = record.pending()
+    assert pending is not None and pending.version == 1
+    local.cycle(steps[2])
+    found = record.baseline()
+    assert found is not None and found.version >= 1
+    assert local.words() == full(steps[2])
+
+
 def test_a_publisher_that_goes_back_is_heard(local: Local, steps: list[Path], tmp_path: Path) -> None:
     """Another publisher went on from our version; our old shards, brought in again, are a new version, not a re-run."""
     local.cycle(steps[1])
