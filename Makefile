@@ -61,8 +61,8 @@ bench: $(VENV)/.run ## all benchmarks that need nothing more than running does (
 bench-codec: $(VENV)/.run ## sizes and speeds beside memcpy and the reference formats (QUICK=1: under a minute)
 	$(PY) -m bench.codec $(if $(QUICK),--quick)
 
-bench-link: $(VENV)/.run $(VENV)/.s3 ## refits over links of a known rate beside the full transfer (root; QUICK=1: a minute)
-	$(PY) -m bench.link $(if $(QUICK),--quick)
+bench-link: $(VENV)/.run $(VENV)/.s3 ## refits over links of a known rate beside the full transfer (root; QUICK=1: a minute; LINK_ARGS="--repeat 3")
+	$(PY) -m bench.link $(if $(QUICK),--quick) $(LINK_ARGS)
 
 bench-real: $(VENV)/.real ## fine-tune a real transformer for pairs that bench-codec then measures too (minutes; torch)
 	$(PY) -m bench.real

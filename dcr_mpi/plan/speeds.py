@@ -69,30 +69,30 @@ class Speeds:
     prepare_tile_s: float
 
 
-# Coding: docs/benchmarks.md, bf16 adam at 1, 3 and 5 %, a straight line through the three. Store: 100 ms a request, the
-# lower end of what AWS tells of S3 ("Best practices design patterns: optimizing Amazon S3 performance"). Disk: an
-# assumption, one NVMe drive. Fixed costs and start: dcr bench on the machine of docs/benchmarks.md.
+# Work and starts: dcr bench on a machine with nothing else to do, bf16 adam at 3 %, the mean of two runs. Store: 100 ms
+# a request, the lower end of what AWS tells of S3 ("Best practices design patterns: optimizing Amazon S3 performance").
+# Disk: an assumption, one NVMe drive.
 DEFAULTS = Speeds(
-    source="defaults: docs/benchmarks.md (one core of a busy 2-core machine), S3 at 100 ms a request, disk 1 GB/s",
+    source="defaults: cores of an idle EPYC (Zen 5), S3 at 100 ms a request, disk 1 GB/s",
     law="adam",
     fraction=0.03,
     core_share=1.0,
-    memcpy=5e9,
-    encode={"class": Cost(1.06e-9, 72e-9), "plain": Cost(0.50e-9, 28e-9)},
-    prepare={"class": Cost(0.49e-9, 50e-9), "plain": Cost(0.27e-9, 17e-9)},
-    apply=Cost(0.32e-9, 2.7e-9),
+    memcpy=19e9,
+    encode={"class": Cost(0.86e-9, 40e-9), "plain": Cost(0.31e-9, 15e-9)},
+    prepare={"class": Cost(0.46e-9, 31e-9), "plain": Cost(0.19e-9, 10e-9)},
+    apply=Cost(0.27e-9, 1.1e-9),
     disk_rate=1e9,
     sync_s=0.005,
     put_s=0.1,
     get_s=0.1,
     put_rate=None,
     get_rate=None,
-    encode_act=Fixed(0.05, 6e-4),
-    refit_act=Fixed(0.0, 8e-4),
-    apply_act=Fixed(0.01, 3e-4),
-    start_s=1.5,
-    encode_tile_s=2e-4,
-    prepare_tile_s=1e-4,
+    encode_act=Fixed(0.01, 1.2e-4),
+    refit_act=Fixed(0.005, 7e-5),
+    apply_act=Fixed(0.003, 4e-5),
+    start_s=1.0,
+    encode_tile_s=6e-5,
+    prepare_tile_s=4e-5,
 )
 
 
