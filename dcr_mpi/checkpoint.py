@@ -12,7 +12,7 @@ import numpy as np
 from .digest import sha256
 from .dtypes import dtype, is_container
 from .errors import GeometryError, from_os_error
-from .hdf5 import Dataset, Inventories, Inventory, ShardReader, checkpoint_inventory, inventory, stamped
+from .hdf5 import Dataset, Inventories, Inventory, ShardReader, Stamp, checkpoint_inventory, inventory, stamped
 from .jsonable import dumps
 from .layout import Place
 from .layout.build import whole
@@ -74,13 +74,13 @@ class Checkpoint:
         return found
 
     def is_known(self, shard: int) -> bool:
-        """Whether a shard's inventory is at hand."""
-        return shard in self._inventories or self._known.find(str(self.path(shard)), self._asked(shard)) is not None
+        """Whether a shard's inventory is at hand, if nobody has written to the shard since."""
+        return shard in self._inventories or self._known.has(str(self.path(shard)), self._asked(shard))
 
     def take(self, shard: int, found: Inventory) -> None:
         """Take over a shard's inventory that another rank made and checked, if this one sees the same file."""
-        mine = stamped(str(self.path(shard)), found)
-        if mine is not None and not self.is_known(shard):
+        mine = stamped(str(self.path(shard)), found) if shard not in self._inventories else None
+        if mine is not None:
             self._inventories[shard] = mine
             self._known.keep(str(self.path(shard)), self._asked(shard), mine)
 
@@ -88,9 +88,9 @@ class Checkpoint:
         """All that a shard's inventory depends on besides the file."""
         return self._step_attribute, dict(self._dtypes), self.layout.shards[shard]
 
-    def written(self, shard: int) -> None:
-        """We wrote words into a shard, whole and where its inventory says."""
-        self._known.written(str(self.path(shard)))
+    def written(self, shard: int, after: Stamp) -> None:
+        """We wrote words into a shard, where its inventory says, and saw the file so just after."""
+        self._known.written(str(self.path(shard)), self.inventory(shard), after)
 
     def holds(self, shard: int) -> bool:
         """Whether this rank can read a shard."""
@@ -172,11 +172,15 @@ def geometry_sha256(found: Inventory) -> str:
 
 
 def fingerprint(directory: Path, layout: Layout) -> dict[str, list[int]]:
-    """Size, mtime and ctime (ns) and inode of every shard: while they are equal, nobody wrote in between."""
-    out = {}
+    """Size, mtime and ctime (ns) and inode of every shard: while they are equal, nobody wrote in between. Of a missing
+    one, nothing: whoever lists the shards says so."""
+    out: dict[str, list[int]] = {}
     for shard in layout.shards:
         try:
             stat = (directory / shard.file).stat()
+        except FileNotFoundError:
+            out[shard.file] = []
+            continue
         except OSError as error:
             raise from_os_error(error, f"shard {directory / shard.file}") from error
         out[shard.file] = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]

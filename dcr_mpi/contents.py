@@ -30,16 +30,12 @@ class Contents:
 
     def __init__(self, store: Store, policy: str) -> None:
         self.store, self.name = store, policy
-        self._tiling: tuple[str, Tiling] | None = None  # the last one: versions in a row are cut alike
 
     def part_key(self, version: int, index: int, digest: str, anchor: bool = False) -> str:
         """Named by content: a retry meets its own bytes, and no publisher can overwrite another's."""
         return version_key(self.name, version, f"parts/{index:06d}-{digest[:32]}", anchor)
 
     def tiling(self, digest: str) -> Tiling:
-        known = self._tiling
-        if known is not None and known[0] == digest:
-            return known[1]
         if not SHA256.fullmatch(digest):
             raise CorruptInput("name of a tiling", found=repr(digest[:80]), expected="a SHA-256 in hex")
         key = f"{self.name}/tilings/{digest}.json.zst"
@@ -60,9 +56,7 @@ class Contents:
             raise CorruptInput(key, found=str(error), expected="one zstd frame") from None
         if sha256(raw) != digest:
             raise CorruptInput(key, found=f"content with digest {sha256(raw)}", expected="the digest in its name")
-        tiling = loads(Tiling, raw, key)
-        self._tiling = digest, tiling
-        return tiling
+        return loads(Tiling, raw, key)
 
     def put_tiling(self, tiling: Tiling) -> str:
         """Store a tiling under the digest of its text, which is returned."""

@@ -227,14 +227,14 @@ def _roll_forward(ports: Ports, replica: Replica, plan: _Plan, checkpoint: Check
         binding = replica.binding(plan.binding, found)
         path = journal(Path(plan.journals), shard)
         with ports.events.stage("write", found.size):
-            patch_file(
+            after = patch_file(
                 Path(found.path),
                 (p for _, p in read_journal(path, binding)),
                 ports.kernels,
                 [d.path for d in found.datasets],
                 allowed,
             )
-        checkpoint.written(shard)
+        checkpoint.written(shard, after)
         progress.add(found.size)
     progress.done()
     with ports.events.stage("wait"):

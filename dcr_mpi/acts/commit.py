@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..catalog import Catalog, check_policy
 from ..errors import Conflict, NotReady
 from ..model import Decision, Receipt
 from ..waiting import wait_for
+from .tiling import known_tiling
 
 
 def decide(
@@ -21,6 +22,7 @@ def decide(
     wait_s: float = 600.0,
     on_timeout: str = "wait",
     poll_s: tuple[float, float] = (0.05, 2.0),
+    known: Mapping[str, Any] = {},
 ) -> Decision:
     """Commit a version once every site has prepared it; returns the decision that stands.
 
@@ -32,6 +34,9 @@ def decide(
         Whose prepared receipts are needed; all that the version is cut for where None.
     on_timeout : "wait" or "abort"
         After ``wait_s``: leave the version undecided (NotReady, run again later), or decide to abort it.
+
+    known : mapping
+        Of :class:`Ports`, in a job that has read the tiling already.
 
     Raises
     ------
@@ -47,9 +52,11 @@ def decide(
     begun = time.monotonic()
     try:
         manifest, digest = wait_for(f"manifest of version {version}", lambda: catalog.manifest(version), wait_s, poll_s)
-        needed = sorted(sites) if sites is not None else sorted(catalog.contents.tiling(manifest.tiling).layouts)
+        if sites is None:
+            tiling = known_tiling(known, manifest.tiling) or catalog.contents.tiling(manifest.tiling)
+            sites = list(tiling.layouts)
         prepared = {}
-        for site in needed:
+        for site in sorted(sites):
             left = max(0.0, wait_s - (time.monotonic() - begun))
             what = f"prepared receipt of site {site!r} for version {version}"
             seen = wait_for(what, partial(_look, catalog, version, site), left, poll_s)

@@ -50,9 +50,10 @@ def encode(ports: Ports, job: EncodeJob) -> Receipt:
         Checkpoint(job.new, policy.trainer, job.step_attribute, job.dtypes, known) as new,
     ):
         with ports.events.stage("check"):
+            # Before anything is listed: what is written from here on is noticed.
+            before, base_before = fingerprint(job.new, policy.trainer), fingerprint(base.directory, policy.trainer)
             step = check_checkpoint(ports, new)
             check_checkpoint(ports, base)
-            before, base_before = fingerprint(job.new, policy.trainer), fingerprint(base.directory, policy.trainer)
             if not following.base_known:
                 _check_base(ports, base, policy, following.base)
         with ports.events.stage("plan"):

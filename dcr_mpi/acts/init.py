@@ -47,8 +47,8 @@ def init_policy(ports: Ports, job: InitJob) -> Receipt:
     raw = ports.once("policy", lambda: dumps(_policy(ports, job)))
     policy, policy_sha = loads(Policy, raw, "policy.json"), sha256(raw)
     with Checkpoint(job.checkpoint, policy.trainer, job.step_attribute, job.dtypes) as checkpoint:
-        check_checkpoint(ports, checkpoint)
         before = fingerprint(job.checkpoint, policy.trainer)
+        check_checkpoint(ports, checkpoint)
         manifest = version_zero(ports, policy, policy_sha, checkpoint, job.codec, job.anchor)
     if ports.comm.rank == 0:
         _record(ports, job, manifest, before)

@@ -11,6 +11,7 @@ import numpy as np
 from .. import durable
 from ..digest import block_digest
 from ..errors import CorruptInput, VerifyFailed, from_os_error
+from ..hdf5 import Stamp, stamp_of
 from ..journal import Patch
 from ..kernels.api import Kernels
 from ..scratch import Scratch
@@ -23,8 +24,9 @@ def patch_file(
     kernels: Kernels,
     names: Sequence[str],
     allowed: Callable[[], None] = lambda: None,
-) -> None:
-    """Write patches into a shard and make it durable. Replayable from any state between base and target.
+) -> Stamp:
+    """Write patches into a shard and make it durable. Replayable from any state between base and target. Returns how
+    the file is seen then.
 
     ``names`` are the shard's dataset paths, in its inventory's order. ``allowed`` is called before each block is
     written, and raises where it must not be any more.
@@ -45,6 +47,7 @@ def patch_file(
             for patch in patches:
                 _patch(fd, patch, kernels, names, path, scratch, allowed)
             durable.sync(fd)
+            return stamp_of(os.fstat(fd))
         finally:
             os.close(fd)
     except OSError as error:

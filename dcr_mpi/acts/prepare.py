@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from .publish import part_bytes
 from .relay import relay
 from .replica import RESTORE, Replica, journal
 from .state import check_digests, check_manifest
-from .stream import Awaited, other_than_sealed
+from .stream import Awaited, Turn, other_than_sealed
 from .stream import fetch as fetch_announced
 from .taking import Supply, explain, find_supply
 from .tiling import inventories, load_layout, load_policy, load_tiling, placement
@@ -150,7 +149,7 @@ def _receive(
             total = sum(e.size or 0 for e, shards in zip(entries, missing, strict=True) if shards)
             progress = ports.events.progress(total, "refit")
             overtaken: list[Overtaken] = []
-            turn = Lock()
+            turn = Turn()
 
             def fetch(entry: PartEntry | Awaited) -> bytes:
                 try:
@@ -230,7 +229,7 @@ def _fetch(
     supply: Supply | None,
     sizes: Sequence[int],
     entry: PartEntry | Awaited,
-    turn: Lock,
+    turn: Turn,
 ) -> bytes:
     """A part or bundle; ``sizes`` are the dense bytes that each part covers."""
     sealed = entry if isinstance(entry, PartEntry) else None

@@ -8,18 +8,18 @@ a job has keys. What was taken by announcements is held against the sealed manif
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Lock
+from threading import Condition
 
 from ..catalog import Catalog
 from ..errors import CorruptInput, NotReady, Overtaken
 from ..jsonable import dumps, loads
 from ..model import PartEntry
-from ..waiting import watch
 
 _LIMIT = 4096  # bytes of an announcement
-_DECIDED_S = 1.0  # between two looks whether a version that is followed was aborted
+_ASIDE_S = 1.0  # between two looks for a part that is not the next one, or whether the version was aborted
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,35 @@ class Awaited:
 
     index: int
     size: int | None = None
+
+
+class Turn:
+    """Who looks for parts: they come about in order, so of the threads that wait, the one with the lowest index looks
+    again and again, and the others now and then."""
+
+    def __init__(self) -> None:
+        self._changed, self._wanted = Condition(), set[int]()
+
+    @contextmanager
+    def wanted(self, index: int) -> Iterator[None]:
+        """A thread waits for a part while the block lasts."""
+        with self._changed:
+            self._wanted.add(index)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._wanted.discard(index)
+                self._changed.notify_all()
+
+    def rest(self, index: int, pause_s: float, most_s: float) -> bool:
+        """Sleep between two looks; False where another part was the next one."""
+        with self._changed:
+            if index != min(self._wanted):
+                self._changed.wait_for(lambda: index == min(self._wanted), min(_ASIDE_S, most_s))
+                return False
+        time.sleep(pause_s)
+        return True
 
 
 def announce(catalog: Catalog, version: int, entry: PartEntry) -> None:
@@ -58,12 +87,12 @@ def is_announced(catalog: Catalog, version: int, index: int) -> bool:
 
 
 def fetch(
-    catalog: Catalog, version: int, index: int, limit: int, wait_s: float, poll_s: tuple[float, float], turn: Lock
+    catalog: Catalog, version: int, index: int, limit: int, wait_s: float, poll_s: tuple[float, float], turn: Turn
 ) -> bytes:
     """A part's bytes, as its announcement says them, as soon as there is one.
 
     ``limit``: bytes that a part of what this one covers can have; an announcement is nobody's word.
-    ``turn``: of all threads that wait for parts of a version, one looks again and again, as parts come about in order.
+    ``turn``: of all threads that wait for parts of this version.
 
     Raises
     ------
@@ -84,7 +113,7 @@ def fetch(
         entry = announced(catalog, version, index)
         if entry is not None or time.monotonic() < decided:
             return entry
-        decided = time.monotonic() + _DECIDED_S
+        decided = time.monotonic() + _ASIDE_S
         if catalog.store.stat(catalog.version_key(version, "decision.json")) is None:
             return None
         # Whoever decides to commit has seen the manifest, which comes after all announcements.
@@ -93,12 +122,13 @@ def fetch(
             raise decided_on(what)
         return entry
 
-    entry = look()
-    if entry is None and turn.acquire(timeout=wait_s):
-        try:
-            entry = watch(look, max(0.0, give_up - time.monotonic()), poll_s)
-        finally:
-            turn.release()
+    with turn.wanted(index):
+        pause = poll_s[0]
+        while (entry := look()) is None and (left := give_up - time.monotonic()) > 0:
+            pause = min(pause * 1.5, poll_s[1]) if turn.rest(index, min(pause, left), left) else poll_s[0]
+    if entry is None:
+        decided = 0.0
+        entry = look()
     if entry is None:
         raise NotReady(
             what,

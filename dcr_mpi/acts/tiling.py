@@ -3,8 +3,8 @@ keeps for itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from ..errors import CorruptInput
 from ..hdf5 import Inventories
@@ -61,6 +61,12 @@ def load_tiling(ports: Ports, digest: str, policy: Policy, policy_sha256: str, p
             remedy="abort the version (dcr commit --abort) and encode the next",
         )
     return tiling
+
+
+def known_tiling(known: Mapping[str, Any], digest: str) -> Tiling | None:
+    """A tiling that this job has loaded; None where it has not."""
+    found: Tiling | None = known.get(f"tiling {digest}")
+    return found
 
 
 def placement(ports: Ports, whose: str, layout: Layout, policy: Policy) -> Placement:

@@ -144,7 +144,12 @@ def _publish(ports: Ports, config: Config, args: argparse.Namespace, health: Hea
 
         def act(number: int = version) -> bytes:
             c = config.commit
-            return dumps(decide(ports.catalog, number, wait_s=c.wait_s, on_timeout=c.on_timeout, poll_s=poll_s(config)))
+            return dumps(
+                decide(
+                    ports.catalog, number, wait_s=c.wait_s, on_timeout=c.on_timeout, poll_s=poll_s(config),
+                    known=ports.known,
+                )
+            )  # fmt: skip
 
         decision = json.loads(ports.once("decision", act))
         facts = {"version": str(version), "checkpoint": new, "committed": str(decision["commit"]).lower()}

@@ -7,7 +7,7 @@ No other package imports h5py or hdf5plugin.
 
 from .access import library
 from .create import create_shard
-from .inventory import Dataset, Inventory, checkpoint_inventory, inventory, listed_by, shard_names
+from .inventory import Dataset, Inventory, Stamp, checkpoint_inventory, inventory, listed_by, shard_names, stamp_of
 from .known import Inventories, stamped
 from .place import region
 from .reader import ShardReader
@@ -17,6 +17,7 @@ __all__ = [
     "Inventories",
     "Inventory",
     "ShardReader",
+    "Stamp",
     "checkpoint_inventory",
     "create_shard",
     "inventory",
@@ -24,5 +25,6 @@ __all__ = [
     "listed_by",
     "region",
     "shard_names",
+    "stamp_of",
     "stamped",
 ]

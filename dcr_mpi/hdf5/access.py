@@ -79,6 +79,18 @@ def open_shard(path: str) -> Iterator[tuple[h5f.FileID, os.stat_result]]:
         os.close(fd)  # and with it the shared lock
 
 
+def look(path: str) -> os.stat_result:
+    """The stat of a whole shard, which is not listed. Raises what :func:`open_shard` raises."""
+    fd = open_regular(path)
+    try:
+        found = os.fstat(fd)
+        _refuse_writer(fd, path)
+        _refuse_incomplete(fd, found.st_size, path)
+        return found
+    finally:
+        os.close(fd)
+
+
 def open_regular(path: str) -> int:
     """A descriptor of a regular file for reading; a directory or a pipe is CorruptInput, never a hang."""
     try:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from h5py import h5d, h5g
@@ -54,11 +55,24 @@ class Dataset:
     filters: tuple[str, ...] = ()
 
 
+class Stamp(NamedTuple):
+    """Of a file: while it is the same, nobody wrote to it."""
+
+    size: int
+    mtime_ns: int
+    inode: int
+    ctime_ns: int
+
+
+def stamp_of(stat: os.stat_result) -> Stamp:
+    return Stamp(stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_ctime_ns)
+
+
 @dataclass(frozen=True)
 class Inventory:
     """A whole shard: base name and path of the file, its size in bytes, the step it names, its datasets by path.
 
-    ``fingerprint`` is (size, mtime in ns, inode) of the file itself.
+    ``fingerprint`` is of the file when it was listed.
     """
 
     file: str
@@ -66,7 +80,7 @@ class Inventory:
     size: int
     step: int | None
     datasets: tuple[Dataset, ...]
-    fingerprint: tuple[int, int, int]
+    fingerprint: Stamp
 
 
 def inventory(
@@ -110,8 +124,7 @@ def inventory(
     for (dataset, said), names in found:
         kind = declared(dataset.dtype, names, said, dtypes, f"{where}, dataset {names[0][:200]!r}")
         datasets.append(replace(dataset, path=names[0], names=names[1:], dtype=kind))
-    fingerprint = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
-    return Inventory(os.path.basename(where), where, stat.st_size, step, tuple(datasets), fingerprint)
+    return Inventory(os.path.basename(where), where, stat.st_size, step, tuple(datasets), stamp_of(stat))
 
 
 def listed_by(raw: bytes) -> list[Inventory]:
@@ -123,7 +136,7 @@ def listed_by(raw: bytes) -> list[Inventory]:
                 Dataset(**d | {"names": tuple(d["names"]), "shape": tuple(d["shape"]), "filters": tuple(d["filters"])})
                 for d in row["datasets"]
             ),
-            tuple(row["fingerprint"]),
+            Stamp(*row["fingerprint"]),
         )
         for row in json.loads(raw)
     ]  # fmt: skip

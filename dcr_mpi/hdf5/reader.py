@@ -72,10 +72,10 @@ class ShardReader:
         self._places: dict[tuple[str, Shape, Shape], _Place] = {}
         self._fd = open_regular(self._path)
         stat = os.fstat(self._fd)
-        if (stat.st_size, stat.st_ino) != (self.inventory.size, self.inventory.fingerprint[2]):
+        if (stat.st_size, stat.st_ino) != (self.inventory.size, self.inventory.fingerprint.inode):
             os.close(self._fd)
             raise CorruptInput(f"shard {self._path}", found=f"another file ({stat.st_size} bytes) than was listed",
-                               expected=f"inode {self.inventory.fingerprint[2]}, {self.inventory.size} bytes",
+                               expected=f"inode {self.inventory.fingerprint.inode}, {self.inventory.size} bytes",
                                remedy="somebody replaced it meanwhile: run again")  # fmt: skip
 
     def read(self, path: str, box: Box, start: int, stop: int, out: np.ndarray) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +18,9 @@ from dcr_mpi.acts.commit import abort
 from dcr_mpi.acts.parts import PartBuilder, share
 from dcr_mpi.acts.prepare import prepare
 from dcr_mpi.acts.prepare_plan import PrepareJob
-from dcr_mpi.acts.stream import announced
+from dcr_mpi.acts.stream import Turn, announced
 from dcr_mpi.digest import sha256
-from dcr_mpi.errors import Conflict, CorruptInput, DcrError, NotReady
+from dcr_mpi.errors import Conflict, CorruptInput, DcrError, NotReady, Overtaken
 from dcr_mpi.jsonable import dumps
 from dcr_mpi.model import Receipt
 from tests.acts.local import Local
@@ -242,6 +243,37 @@ def test_an_abort_ends_the_following(
         encoding.end()
     local.cycle(steps[1])
     assert local.words() == full(steps[1])
+
+
+def test_an_abort_just_before_the_wait_is_over_is_none_the_less_one(
+    local: Local, steps: list[Path], landed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course = Course(monkeypatch, at=4)
+    encoding = course.begin(lambda: local.encode(steps[1]))
+    assert course.stands.wait(60)
+    preparing = course.begin(lambda: _follow(local, wait_s=0.9))
+    _until(lambda: bool(landed))
+    abort(local.ports.catalog, 1)
+    with pytest.raises(Overtaken):
+        preparing.end()
+    course.go.set()
+    with pytest.raises(Conflict, match="abort"):
+        encoding.end()
+
+
+def test_whose_turn_it_is() -> None:
+    turn, rested = Turn(), list[bool]()
+    with turn.wanted(5):
+        assert turn.rest(5, 0.0, 60.0), "alone, so the next one"
+        with turn.wanted(3):
+            begun = time.monotonic()
+            assert not turn.rest(5, 0.0, 0.05), "3 comes first; 5 looks aside, and does not wait longer than it may"
+            assert time.monotonic() - begun < 30
+            assert turn.rest(3, 0.0, 60.0)
+            waiting = threading.Thread(target=lambda: rested.append(turn.rest(5, 0.0, 60.0)))
+            waiting.start()
+        waiting.join(30)  # told as soon as 3 is there
+    assert rested == [False]
 
 
 def test_an_abort_after_the_last_part(

@@ -87,9 +87,9 @@ def test_deltas_that_are_cut_alike_are_written_in_one_pass(
 ) -> None:
     passes: list[Path] = []
 
-    def counted(path: Path, *rest: Any) -> None:
+    def counted(path: Path, *rest: Any) -> Any:
         passes.append(path)
-        patch_file(path, *rest)
+        return patch_file(path, *rest)
 
     monkeypatch.setattr(apply_module, "patch_file", counted)
     assert _catch_up(local) == CaughtUp((1, 2, 4, 5, 6))
@@ -297,11 +297,11 @@ def test_an_apply_whose_journals_are_gone(local: Local, steps: list[Path], monke
     assert prepare(local.site_ports, PrepareJob("s", local.replica.directory, fold=True)) is not None
     calls: list[int] = []
 
-    def torn(*arguments: Any) -> None:
+    def torn(*arguments: Any) -> Any:
         calls.append(1)
         if len(calls) == 2:
             raise CorruptInput("the power went")
-        patch_file(*arguments)
+        return patch_file(*arguments)
 
     with monkeypatch.context() as patched:
         patched.setattr(apply_module, "patch_file", torn)

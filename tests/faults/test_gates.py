@@ -9,13 +9,16 @@ from types import SimpleNamespace
 import h5py
 import pytest
 
+from dcr_mpi.acts import encode as encode_module
 from dcr_mpi.acts.anchor import AnchorJob, anchor
 from dcr_mpi.acts.baseline import BaselineRecord
 from dcr_mpi.acts.commit import abort, decide
 from dcr_mpi.acts.create import CreateJob, create_replica
 from dcr_mpi.acts.init import InitJob, init_policy, register_site
+from dcr_mpi.acts.ports import Ports
 from dcr_mpi.acts.restore import RestoreJob, restore
-from dcr_mpi.checkpoint import fingerprint
+from dcr_mpi.acts.state import check_checkpoint
+from dcr_mpi.checkpoint import Checkpoint, fingerprint
 from dcr_mpi.cli import resident
 from dcr_mpi.config import load
 from dcr_mpi.digest import sha256
@@ -256,6 +259,27 @@ def test_another_publishers_version_is_no_baseline_of_ours(local: Local, steps: 
     local.commit()
     local.apply()
     assert local.words() == full(steps[1])
+
+
+def test_a_shard_that_is_written_again_once_it_was_listed(
+    local: Local, steps: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its words lie is known from the list: from then on nobody may write to it."""
+    new = tmp_path / "new"
+    shutil.copytree(steps[1], new)
+    whole = check_checkpoint
+
+    def rewritten(ports: Ports, checkpoint: Checkpoint) -> int | None:
+        step = whole(ports, checkpoint)
+        if checkpoint.directory == new:
+            path = next(new.glob("*.h5"))
+            path.write_bytes(path.read_bytes())
+        return step
+
+    monkeypatch.setattr(encode_module, "check_checkpoint", rewritten)
+    with pytest.raises(CorruptInput, match="changed while they were read"):
+        local.encode(new)
+    assert local.ports.catalog.manifest(1) is None
 
 
 def test_a_manifest_that_is_shown_late_costs_no_record(
