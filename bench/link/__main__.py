@@ -100,6 +100,7 @@ def main() -> int:
                 before = law, fraction
                 found = [go(fraction, law, staying) for _ in range(args.repeat)]
                 rows.append(min(found, key=lambda r: float(r["refit_s"])))
+                written(args.out, rows)  # whoever stops it keeps what it has
 
             transports = TRANSPORTS if args.transport == "both" else [args.transport]
             for world.transport, world.positions in itertools.product(transports, args.positions):
@@ -116,10 +117,14 @@ def main() -> int:
     if args.plan:
         print("\nmeasured, and planned from a calibration made just before\n")
         print(aligned([planned.HEADS, *(planned.line(r) for r in rows)]))
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(rows, indent=1) + "\n")
+    written(args.out, rows)
     print(f"{args.out} written; {time.monotonic() - begun:.0f} s in all")
     return 0
+
+
+def written(out: Path, rows: list[dict[str, Any]]) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def _free(directory: Path) -> int:
