@@ -54,7 +54,7 @@ def test_a_plan_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     for stage in STAGES:
         assert re.search(rf"^  {stage} ", out, re.MULTILINE), stage
-    assert "codec.positions" in out and "relay.degree" in out and "speeds: defaults: docs/benchmarks.md" in out
+    assert "codec.positions" in out and "relay.degree" in out and "speeds: defaults: " in out
 
 
 def test_options_are_what_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,7 +67,8 @@ def test_options_are_what_is_planned(capsys: pytest.CaptureFixture[str]) -> None
     slow, fast = (_json(capsys, "plan", "--link", rate)["total_s"] for rate in ("10Mbit/s", "100GB/s"))
     assert slow > fast
     once, each = (_json(capsys, "plan", "--mode", "jobs", "--launch", s)["total_s"] for s in ("0", "30"))
-    assert each == pytest.approx(once + 60), "two starts one after another"
+    # Who has waited longer looks less often, so a look may come up to half the longest pause, a second, later.
+    assert once + 60 <= each <= once + 61, "two starts one after another"
     store, direct = (_json(capsys, "plan", "--transport", t)["total_s"] for t in ("store", "direct"))
     assert direct < store
 
