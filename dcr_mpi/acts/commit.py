@@ -34,7 +34,6 @@ def decide(
         Whose prepared receipts are needed; all that the version is cut for where None.
     on_timeout : "wait" or "abort"
         After ``wait_s``: leave the version undecided (NotReady, run again later), or decide to abort it.
-
     known : mapping
         Of :class:`Ports`, in a job that has read the tiling already.
 

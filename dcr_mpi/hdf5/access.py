@@ -65,30 +65,31 @@ def open_shard(path: str) -> Iterator[tuple[h5f.FileID, os.stat_result]]:
     NotReady, UsageError, ResourceError
         Missing, not permitted, unreadable.
     """
-    fd = open_regular(path)
-    try:
-        found = os.fstat(fd)
-        _refuse_writer(fd, path)
-        _refuse_incomplete(fd, found.st_size, path)
+    with _held(path) as found:
         file = open_library(path)
         try:
             yield file, found
         finally:
             close_library(file)
-    finally:
-        os.close(fd)  # and with it the shared lock
 
 
 def look(path: str) -> os.stat_result:
     """The stat of a whole shard, which is not listed. Raises what :func:`open_shard` raises."""
+    with _held(path) as found:
+        return found
+
+
+@contextmanager
+def _held(path: str) -> Iterator[os.stat_result]:
+    """A whole shard, which nobody may open for writing while the block lasts."""
     fd = open_regular(path)
     try:
         found = os.fstat(fd)
         _refuse_writer(fd, path)
         _refuse_incomplete(fd, found.st_size, path)
-        return found
+        yield found
     finally:
-        os.close(fd)
+        os.close(fd)  # and with it the shared lock
 
 
 def open_regular(path: str) -> int:

@@ -251,7 +251,8 @@ def test_an_abort_just_before_the_wait_is_over_is_none_the_less_one(
     course = Course(monkeypatch, at=4)
     encoding = course.begin(lambda: local.encode(steps[1]))
     assert course.stands.wait(60)
-    preparing = course.begin(lambda: _follow(local, wait_s=0.9))
+    monkeypatch.setattr(stream, "_ASIDE_S", 60.0)  # so that only the last look of all can find it
+    preparing = course.begin(lambda: _follow(local, wait_s=3.0))
     _until(lambda: bool(landed))
     abort(local.ports.catalog, 1)
     with pytest.raises(Overtaken):
@@ -272,6 +273,7 @@ def test_whose_turn_it_is() -> None:
             assert turn.rest(3, 0.0, 60.0)
             waiting = threading.Thread(target=lambda: rested.append(turn.rest(5, 0.0, 60.0)))
             waiting.start()
+            _until(lambda: bool(getattr(turn._changed, "_waiters", ())))
         waiting.join(30)  # told as soon as 3 is there
     assert rested == [False]
 
