@@ -25,12 +25,12 @@ from bench.codec.report import aligned
 from dcr_mpi.cli.svg import lines
 from dcr_mpi.jsonable import dumps
 from dcr_mpi.model import Layout
-from dcr_mpi.synth import Shape, site_layout, trainer_layout, write_checkpoint
+from dcr_mpi.synth import site_layout, trainer_layout, write_checkpoint
 
 from .launcher import Launcher, find
+from .shapes import NARROW, of_size
 
 OUT = Path("bench/out/growth.json")
-_LAYER, _REST = 21 << 20, 33 << 20  # bytes of a layer of the default shape, and of its embedding
 _ACTS = ("encode", "refit", "apply")
 _AXES: dict[str, tuple[Sequence[float], Sequence[float]]] = {  # in full, and quickly
     "MiB": ((96, 192, 384, 768, 1536, 3072), (64, 128)),
@@ -56,7 +56,7 @@ class World:
     def __init__(self, directory: Path, launcher: Launcher, mib: float, ranks: int, sites: int) -> None:
         self._directory, self._launcher, self._ranks = directory, launcher, ranks
         self._sites = [f"site-{k}" for k in range(sites)]
-        shape = dataclasses.replace(Shape(), layers=max(1, round(((mib * (1 << 20)) - _REST) / _LAYER)))
+        shape = of_size(NARROW, mib)
         self._trainer = trainer_layout(shape, 4)
         (directory / "trainer.json").write_bytes(dumps(self._trainer))
         (directory / "site.json").write_bytes(dumps(site_layout(shape, 2)))

@@ -85,7 +85,7 @@ def _link(rows: Rows) -> list[list[str]]:
         size = f"{row['dense_bytes'] / (1 << 20):.0f} MiB"
         coded = f"{row['positions']}, {row['law']} {row['changed_fraction']:.1%}"
         where = "in memory" if row["files"] == "tmpfs" else f"on {row['files']}"
-        what = f"refit of {size} {where} by {row['transport']}, {row['mode']}, {coded}"
+        what = f"refit of {size} in {row['shape']} matrices, {where}, by {row['transport']}, {row['mode']}, {coded}"
         seen = (
             f"{row['refit_s']:.1f} s against {row['full_s']:.1f} s: {row['speedup']:.1f}x "
             f"of at most {row['limit']:.0f}x; transport {row['transport_share']:.0%}, pause {row['pause_s']:.2f} s"

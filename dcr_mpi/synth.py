@@ -3,7 +3,8 @@
 Adam's update is about as large for every weight, whatever the weight's size (|m| / sqrt(v) is of order one), and a
 bf16 weight changes only when the update reaches about half a unit in its last place: so small weights change often
 and large ones seldom. ``u ~ N(0, 0.23^2)`` follows measurements of AdamW on a real transformer. Masters are fp32 and
-never stored: they are drawn again from (seed, tensor, step), so any step can be made by itself.
+never stored: they are drawn again from (seed, tensor, step), so any step can be made by itself; who makes many steps
+keeps ``Masters`` between them, and then each costs one step.
 """
 
 from __future__ import annotations
@@ -133,8 +134,36 @@ def _site_shard(s: Shape, parts: int, i: int) -> tuple[DatasetLayout, ...]:
     return (*out, *(build.whole(f"buffers/{b.path}", b.shape, b.dtype, tensor=b.path) for b in _buffers(s)))
 
 
+class Masters:
+    """The fp32 masters of the last step that was made, by tensor; 4 bytes per weight.
+
+    A later step goes on from there by its own law and fraction; one that is not later starts anew.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[int, np.ndarray]] = {}
+
+    def at(self, spec: TensorSpec, step: int, rate: float, law: str, seed: int) -> np.ndarray:
+        """The master of a float tensor at a step: fp32, flat, to be read only."""
+        begun, master = self._kept.get(spec.name, (step + 1, _NOTHING))
+        if begun > step:
+            scale = np.float32(1.0 if "norm" in spec.name else 0.02)
+            begun, master = 0, _draws(spec, 0, seed).standard_normal(_size(spec), np.float32) * scale
+        for k in range(begun + 1, step + 1):
+            master = _LAWS[law](spec, master, _draws(spec, k, seed), rate)
+        self._kept[spec.name] = step, master
+        return master
+
+
 def write_checkpoint(
-    directory: Path, layout: Layout, step: int, *, changed: float = 0.03, law: str = "adam", seed: int = 0
+    directory: Path,
+    layout: Layout,
+    step: int,
+    *,
+    changed: float = 0.03,
+    law: str = "adam",
+    seed: int = 0,
+    masters: Masters | None = None,
 ) -> None:
     """Write step ``step`` of the model as shards; each appears under its name once it is whole.
 
@@ -144,6 +173,8 @@ def write_checkpoint(
         Fraction of bf16 weights that each step changes.
     law : "adam" or "uniform"
         Uniform: random positions move by one unit in the last place.
+    masters : Masters, optional
+        What the steps before left, to go on from; without it, and without keeping anything, from step 0.
     """
     tensors = tensors_of(layout)
     durable.make_dirs(directory)
@@ -152,7 +183,8 @@ def write_checkpoint(
     rate = _rate(changed, seed)
     try:
         for number, spec in enumerate(tensors):
-            words = tensor_words(spec, step, rate if law == "adam" else changed, law, seed)
+            kept = masters if masters is not None else Masters()
+            words = tensor_words(spec, step, rate if law == "adam" else changed, law, seed, kept)
             target.put(number, Box.whole(spec.shape), 0, words)
         target.sync()
     except BaseException:
@@ -161,33 +193,40 @@ def write_checkpoint(
     target.publish(layout)
 
 
-def tensor_words(spec: TensorSpec, step: int, rate: float, law: str, seed: int) -> np.ndarray:
+def tensor_words(spec: TensorSpec, step: int, rate: float, law: str, seed: int, masters: Masters) -> np.ndarray:
     """Raw words of a tensor at a step, flat; ``rate`` is the learning rate, or the fraction for the uniform law."""
-    size = int(np.prod(spec.shape, dtype=np.int64))
+    size = _size(spec)
     if spec.dtype == "i64":
         return (np.arange(size, dtype=np.uint64) if size > 1 else np.full(1, step, np.uint64)).reshape(-1)
     if spec.dtype == "bool":
         return np.tril(np.ones(spec.shape, np.uint8)).reshape(-1)
     if spec.name.endswith("inv_freq"):
         return (10000.0 ** (-np.arange(size) / size)).astype(np.float32).view(np.uint32)
-    draw = _draws(spec, 0, seed)
-    scale = 1.0 if "norm" in spec.name else 0.02
-    master = draw.standard_normal(size, np.float32) * np.float32(scale)
-    if law == "uniform":
-        return _uniform(spec, master, step, rate, seed)
-    for k in range(1, step + 1):
-        master -= np.float32(rate * _UPDATE_SPREAD) * _draws(spec, k, seed).standard_normal(size, np.float32)
-    return _words(spec, master)
+    return _words(spec, masters.at(spec, step, rate, law, seed))
 
 
-def _uniform(spec: TensorSpec, master: np.ndarray, step: int, fraction: float, seed: int) -> np.ndarray:
+def _size(spec: TensorSpec) -> int:
+    return int(np.prod(spec.shape, dtype=np.int64))
+
+
+def _adam(spec: TensorSpec, master: np.ndarray, draw: np.random.Generator, rate: float) -> np.ndarray:
+    return master - np.float32(rate * _UPDATE_SPREAD) * draw.standard_normal(len(master), np.float32)
+
+
+def _uniform(spec: TensorSpec, master: np.ndarray, draw: np.random.Generator, fraction: float) -> np.ndarray:
     words = _words(spec, master)
-    for k in range(1, step + 1):
-        draw = _draws(spec, k, seed)
-        moved = draw.random(len(words), np.float32) < fraction
-        up = draw.random(len(words), np.float32) < 0.5
-        words = np.where(moved, np.where(up, words + words.dtype.type(1), words - words.dtype.type(1)), words)
-    return words
+    moved = draw.random(len(words), np.float32) < fraction
+    up = draw.random(len(words), np.float32) < 0.5
+    stepped = np.where(moved, np.where(up, words + words.dtype.type(1), words - words.dtype.type(1)), words)
+    if spec.dtype != "bf16":
+        return stepped.view(np.float32)
+    # What rounding took away stays, as an optimiser's master has it; less than half a unit, so that it rounds the same.
+    rest = (master.view(np.uint32) - (words.astype(np.uint32) << np.uint32(16))).view(np.int32).clip(-0x7FFF, 0x7FFF)
+    return ((stepped.astype(np.uint32) << np.uint32(16)) + rest.view(np.uint32)).view(np.float32)
+
+
+_NOTHING = np.zeros(0, np.float32)
+_LAWS = {"adam": _adam, "uniform": _uniform}
 
 
 def _words(spec: TensorSpec, master: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ from typing import Any
 from bench.codec.report import aligned
 from bench.launcher import find
 from bench.s3server import S3Server
+from bench.shapes import SHAPES, of_size
 from dcr_mpi.units import bytes_text
 
 from . import planned
@@ -37,6 +38,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.link", description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="64 MiB and two refits, under a minute on two cores")
     parser.add_argument("--mib", type=int, help="MiB of the checkpoint: 1024, or 64 when quick")
+    parser.add_argument("--shape", choices=SHAPES, help="of the matrices: as wide as those of real models of a GiB, "
+                        "which is the default, or narrow, with many more tiles, the default when quick")  # fmt: skip
     parser.add_argument("--ranks", type=int, default=2, help="at the trainer, and at the site (default: 2)")
     parser.add_argument("--rate", type=float, help="MiB/s of a link (default: a full GiB takes 50 s)")
     parser.add_argument("--transport", choices=[*TRANSPORTS, "both"], default="both", help="how parts travel")
@@ -57,6 +60,7 @@ def main() -> int:
         sys.exit(f"no links can be made here: {missing}")
     begun = time.monotonic()
     mib = args.mib or (64 if args.quick else 1024)
+    shape = args.shape or ("narrow" if args.quick else "wide")
     rate = (args.rate or 1024 / _PER_GIB_S) * (1 << 20)
     cases = [_BY_JOBS] if args.quick else [(f, law) for law in args.laws for f in (0.01, 0.03, 0.05)]
     rows: list[dict[str, Any]] = []
@@ -66,7 +70,7 @@ def main() -> int:
         server = S3Server(directory / "s3", host=links.host).start()
         try:
             os.environ.update(server.env())
-            world = World(directory, links, server, find(), mib, args.ranks)
+            world = World(directory, links, server, find(), of_size(SHAPES[shape], mib), args.ranks)
             world.begin()
             dense = world.catalog.sealed(0)[0].dense_bytes
             full = links.send("train", dense)
@@ -79,7 +83,7 @@ def main() -> int:
             told = f"links of {bytes_text(int(rate))}/s; {bytes_text(dense)} on {world.filesystem}"
             print(f"{told}, full transfer {full:.1f} s", flush=True)
 
-            steps, before = itertools.count(1), ("", 0.0)
+            steps = itertools.count(1)
 
             def go(fraction: float, law: str, staying: bool) -> dict[str, Any]:
                 free = planned.core_share(args.ranks) if args.plan else 1.0
@@ -89,15 +93,11 @@ def main() -> int:
                 print(told, flush=True)
                 found = row(done, full, rate, law, args.ranks, staying, world.transport)
                 share = {"core_share": (free + after) / 2}
-                return found | {"positions": world.positions, "files": world.filesystem} | share
+                how = {"positions": world.positions, "files": world.filesystem, "shape": shape}
+                return found | how | share
 
-            def least(fraction: float, law: str, staying: bool, warm: bool = False) -> None:
-                """The shortest of some refits; the step before them is of the same law and size, as each is a step
-                away from the same weights."""
-                nonlocal before
-                if warm or (before != (law, fraction) and not args.quick):
-                    go(fraction, law, staying)
-                before = law, fraction
+            def least(fraction: float, law: str, staying: bool) -> None:
+                """The shortest of some refits counts."""
                 found = [go(fraction, law, staying) for _ in range(args.repeat)]
                 rows.append(min(found, key=lambda r: float(r["refit_s"])))
                 written(args.out, rows)  # whoever stops it keeps what it has
@@ -106,8 +106,9 @@ def main() -> int:
             for world.transport, world.positions in itertools.product(transports, args.positions):
                 least(*_BY_JOBS, staying=False)
                 with world.staying():
+                    go(*_BY_JOBS, staying=True)  # loads what it needs
                     for fraction, law in cases:
-                        least(fraction, law, staying=True, warm=True)  # the first one loads what it needs
+                        least(fraction, law, staying=True)
             if args.plan:
                 tiling = world.catalog.contents.tiling(world.catalog.sealed(next(steps) - 1)[0].tiling)
                 planned.planned(rows, speeds, len(tiling.tiles), launch)

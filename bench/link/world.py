@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 import subprocess
@@ -20,14 +19,13 @@ from dcr_mpi.acts.replica import Replica
 from dcr_mpi.catalog import Catalog
 from dcr_mpi.jsonable import dumps
 from dcr_mpi.store import S3Options, open_store
-from dcr_mpi.synth import Shape, site_layout, trainer_layout, write_checkpoint
+from dcr_mpi.synth import Masters, Shape, site_layout, trainer_layout, write_checkpoint
 
 from .net import Links
 
 SITE = "rollout"
 PART_MIB, BUCKET_MIB, POLL_S = 16, 16, (0.01, 0.1)
 _START_S = 10.0  # for jobs that stay to come up; not measured
-_LAYER_BYTES = 21 << 20  # of the default shape, without its embedding of 33 MB
 
 
 @dataclass(frozen=True)
@@ -53,16 +51,16 @@ class World:
 
     transport, positions = "s3", "plain"
 
-    def __init__(self, directory: Path, links: Links, server: S3Server, launcher: Launcher, mib: int, ranks: int):
+    def __init__(self, directory: Path, links: Links, server: S3Server, launcher: Launcher, shape: Shape, ranks: int):
         self.directory, self.links, self.launcher, self.ranks = directory, links, launcher, ranks
         self._env = {**launcher.environment(), **server.env(), "NO_PROXY": "*"}
         for name in ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"):
             self._env.pop(name, None)
-        shape = dataclasses.replace(Shape(), layers=max(1, ((mib << 20) - (33 << 20)) // _LAYER_BYTES))
         self.trainer, self.site = trainer_layout(shape, 4), site_layout(shape, 2)
         (directory / "trainer.json").write_bytes(dumps(self.trainer))
         (directory / "site.json").write_bytes(dumps(self.site))
         self.catalog = Catalog(open_store(f"{server.url}/link", _options(server)), "link")
+        self._masters = Masters()
         self._jobs: list[subprocess.Popen[bytes]] = []
         sizes = {"part": PART_MIB, "bucket": BUCKET_MIB, "poll": list(POLL_S)}
         config = _CONFIG.format(url=f"{server.url}/link", endpoint=server.endpoint, site=SITE, **sizes)
@@ -83,7 +81,7 @@ class World:
 
     def begin(self) -> None:
         """Version 0, and the replica, filled from the trainer's files: nothing of that goes over the links."""
-        write_checkpoint(self.directory / "step-0", self.trainer, 0)
+        write_checkpoint(self.directory / "step-0", self.trainer, 0, masters=self._masters)
         self.dcr("train", self.ranks, "init", "--checkpoint", str(self.directory / "step-0"), "--no-anchor")
         self.dcr("rollout", self.ranks, "init", "--site", SITE, "--from", str(self.directory / "step-0"))
 
@@ -105,7 +103,7 @@ class World:
         ``staying``: by jobs that run already; else by one job per act, all started at that moment.
         """
         hidden, new = self.directory / "next", self.directory / f"step-{step}"
-        write_checkpoint(hidden, self.trainer, step, changed=fraction, law=law)
+        write_checkpoint(hidden, self.trainer, step, changed=fraction, law=law, masters=self._masters)
         before, begun = self.links.crossed(), time.monotonic()
         hidden.rename(new)
         if staying:

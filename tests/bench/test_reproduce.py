@@ -27,7 +27,7 @@ def page(tmp_path: Path) -> Path:
     schemes = {"class, ulp": 6.0, "u16 gaps, xor": 12.0, "u16 gaps, overwrite": 21.0, "u16 gaps, mixed": 12.6}
     codec = [_codec(p, scheme, bits) for p in (1, 3) for scheme, bits in schemes.items()]
     link = {
-        "transport": "direct", "mode": "jobs that stay", "files": "tmpfs", "positions": "plain",
+        "transport": "direct", "mode": "jobs that stay", "files": "tmpfs", "positions": "plain", "shape": "wide",
         "law": "adam", "changed_fraction": 0.0302, "dense_bytes": 1 << 30, "full_s": 50.0, "refit_s": 1.25,
         "speedup": 40.0, "limit": 88.2, "transport_share": 0.47, "pause_s": 0.31,
     }  # fmt: skip
@@ -59,7 +59,7 @@ def test_every_figure_beside_ours(page: Path) -> None:
     assert any("1.75 to 1.75" in line and "1.7 to 2.2" in line for line in lines)
     assert any("40% to 40%" in line for line in lines)
     refit = next(line for line in lines if "1.2 s against 50.0 s: 40.0x of at most 88x" in line)
-    assert "refit of 1024 MiB in memory by direct, jobs that stay, plain, adam 3.0%" in refit
+    assert "refit of 1024 MiB in wide matrices, in memory, by direct, jobs that stay, plain, adam 3.0%" in refit
     assert sum("projected: `dcr plan --paper`" in line for line in lines) == 12
     assert all(("measured" in line) != ("projected" in line) for line in lines[4:-2])
     again = page.read_text()
