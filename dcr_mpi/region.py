@@ -54,6 +54,8 @@ class Region:
         while start < stop:
             first = self.locate(start)
             low, high = start + 1, min(stop, start + limit)
+            if self.locate(high - 1) + 1 - first <= limit:
+                low = high
             while low < high:  # the last offset grows with k: bisect for the longest range that fits
                 middle = (low + high + 1) // 2
                 low, high = (middle, high) if self.locate(middle - 1) + 1 - first <= limit else (low, middle - 1)

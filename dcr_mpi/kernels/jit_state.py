@@ -57,24 +57,27 @@ def _state_changes(geometry, counts, positions, old, new, out):  # type: ignore[
     k = 0
     for block in range(len(counts)):
         row = geometry[block]
-        flat = dims == 1 and row[3] == 1
         lane0, lane1 = _u64(0), _u64(0)
-        first, end = k, k + counts[block]
-        if flat:  # a loop of its own, which the compiler makes wide instructions of
-            index = _u64(row[0] + row[1])
-            for j in range(first, end):
-                a0, a1 = _mix(index + _u64(positions[j]), new[j])
-                b0, b1 = _mix(index + _u64(positions[j]), old[j])
-                lane0 += a0 - b0
-                lane1 += a1 - b1
-        else:
-            for j in range(first, end):
-                at = _canonical(row, dims, row[0] + np.int64(positions[j]))
+        end = k + counts[block]
+        while k < end:
+            # One run of the innermost dimension at a time: its changes come one after another, so that the inner loop
+            # has no division, and the compiler makes wide instructions of it.
+            here = row[0] + np.int64(positions[k])
+            start = here - here % row[1 + dims]
+            last, run = end, row[1 + dims] + start - row[0]
+            if np.int64(positions[end - 1]) >= run:
+                last = k + 1
+                while np.int64(positions[last]) < run:
+                    last += 1
+            step = _u64(row[1 + 2 * dims])
+            index = _u64(_canonical(row, dims, start)) - _u64(start - row[0]) * step
+            for j in range(k, last):
+                at = index + _u64(positions[j]) * step
                 a0, a1 = _mix(at, new[j])
                 b0, b1 = _mix(at, old[j])
                 lane0 += a0 - b0
                 lane1 += a1 - b1
-        k = end
+            k = last
         out[block, 0], out[block, 1] = lane0, lane1
 
 
