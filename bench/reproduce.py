@@ -84,7 +84,7 @@ def _link(rows: Rows) -> list[list[str]]:
     for row in rows:
         size = f"{row['dense_bytes'] / (1 << 20):.0f} MiB"
         coded = f"{row['positions']}, {row['law']} {row['changed_fraction']:.1%}"
-        where = "in memory" if row["files"] == "tmpfs" else f"on {row['files']}"
+        where = row["files"].replace("tmpfs", "in memory") if row["files"].startswith("tmpfs") else f"on {row['files']}"
         what = f"refit of {size} in {row['shape']} matrices, {where}, by {row['transport']}, {row['mode']}, {coded}"
         seen = (
             f"{row['refit_s']:.1f} s against {row['full_s']:.1f} s: {row['speedup']:.1f}x "

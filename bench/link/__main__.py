@@ -9,9 +9,7 @@ import argparse
 import itertools
 import json
 import os
-import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from bench.shapes import SHAPES, of_size
 from dcr_mpi.units import bytes_text
 
 from . import planned
+from .memory import files
 from .net import Links, lacking
 from .world import Refit, World
 
@@ -30,7 +29,7 @@ OUT = Path("bench/out/link.json")
 _BY_JOBS = (0.03, "adam")
 TRANSPORTS = ("s3", "direct")
 _LAWS = ("adam", "uniform")
-_MEMORY, _COPIES = Path("/dev/shm"), 6  # two steps, the replica, a store, and room
+_COPIES = 6  # of the model: two steps, the replica, a store, and room
 _PER_GIB_S = 50.0  # what a full checkpoint of 1 GiB takes over the link
 
 
@@ -50,8 +49,8 @@ def main() -> int:
         "--positions", nargs="+", choices=("plain", "class"), default=["plain"],
         help="how positions are coded: plain, which takes less of a core, or class, which takes fewer bytes",
     )  # fmt: skip
-    parser.add_argument("--dir", type=Path, help=f"where all files lie (default: {_MEMORY}, in memory as the weights "
-                        "of an engine are, if it has room; else the directory for temporary files)")  # fmt: skip
+    parser.add_argument("--dir", type=Path, help="where all files lie (default: in memory, as the weights of an engine "
+                        "are, in huge pages, if there is room; else where temporary files go)")  # fmt: skip
     parser.add_argument("--plan", action="store_true", help="calibrate first, and print what dcr plan says beside it")
     parser.add_argument("--repeat", type=int, default=1, help="refits of each kind, of which the shortest counts")
     parser.add_argument("--out", type=Path, default=OUT)
@@ -64,9 +63,7 @@ def main() -> int:
     rate = (args.rate or 1024 / _PER_GIB_S) * (1 << 20)
     cases = [_BY_JOBS] if args.quick else [(f, law) for law in args.laws for f in (0.01, 0.03, 0.05)]
     rows: list[dict[str, Any]] = []
-    where = args.dir or (_MEMORY if _free(_MEMORY) > mib * _COPIES << 20 else None)
-    with tempfile.TemporaryDirectory(prefix="dcr-link-", dir=where) as folder, Links(rate) as links:
-        directory = Path(folder)
+    with files(max(mib, 256) * _COPIES << 20, args.dir) as directory, Links(rate) as links:
         server = S3Server(directory / "s3", host=links.host).start()
         try:
             os.environ.update(server.env())
@@ -126,10 +123,6 @@ def main() -> int:
 def written(out: Path, rows: list[dict[str, Any]]) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(rows, indent=1) + "\n")
-
-
-def _free(directory: Path) -> int:
-    return shutil.disk_usage(directory).free if directory.is_dir() else 0
 
 
 def row(

@@ -18,13 +18,14 @@ from bench.s3server import S3Server
 from dcr_mpi.acts.replica import Replica
 from dcr_mpi.catalog import Catalog
 from dcr_mpi.jsonable import dumps
+from dcr_mpi.mounts import mount_of
 from dcr_mpi.store import S3Options, open_store
 from dcr_mpi.synth import Masters, Shape, site_layout, trainer_layout, write_checkpoint
 
 from .net import Links
 
 SITE = "rollout"
-PART_MIB, BUCKET_MIB, POLL_S = 16, 16, (0.01, 0.1)
+PART_MIB, BUCKET_MIB, POLL_S = 16, 4, (0.01, 0.1)  # a bucket that stays in a core's share of the cache
 _START_S = 10.0  # for jobs that stay to come up; not measured
 
 
@@ -68,9 +69,9 @@ class World:
 
     @property
     def filesystem(self) -> str:
-        """The kind that the files are on: "tmpfs", where they are in memory, "ext4", ..."""
-        mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
-        return max((at, kind) for at, kind in mounts if self.directory.resolve().is_relative_to(at))[1]
+        """The kind that the files are on: "tmpfs" where they are in memory, with its huge pages, or "ext4", ..."""
+        mount = mount_of(self.directory)
+        return mount.kind + (f", huge={mount.huge}" if mount.huge else "")
 
     @property
     def _ways(self) -> list[str]:

@@ -30,13 +30,14 @@ class Coding:
     apply: Cost
 
 
-def coding(kernels: Kernels, law: Law, fraction: float, size: int, directory: Path) -> Coding:
-    """Measure on bf16 pairs of about ``size`` bytes in memory; encode with its self-check, as is the default.
+def coding(kernels: Kernels, law: Law, fraction: float, size: int, bucket: int, directory: Path) -> Coding:
+    """Measure on bf16 pairs of about ``size`` bytes in memory, a bucket of ``bucket`` bytes each; encode with
+    its self-check, as is the default.
 
     Figures are CPU time of one thread, medians of turns.
     """
     cpu, wall = time.thread_time(), time.monotonic()
-    points = [_point(kernels, law, fraction / fewer, size, directory) for fewer in (_FEWER, 1)]
+    points = [_point(kernels, law, fraction / fewer, size, bucket, directory) for fewer in (_FEWER, 1)]
     share = (time.thread_time() - cpu) / (time.monotonic() - wall)
     costs = {what: _line(*((p.dense, p.changed, p.took[what]) for p in points)) for what in points[0].took}
     return Coding(
@@ -56,9 +57,9 @@ class _Point:
     took: dict[str, float]
 
 
-def _point(kernels: Kernels, law: Law, fraction: float, size: int, directory: Path) -> _Point:
+def _point(kernels: Kernels, law: Law, fraction: float, size: int, bucket: int, directory: Path) -> _Point:
     data: DataSet = adam("bf16", fraction, size) if law == "adam" else uniform(fraction, size)
-    world = World(data, kernels, directory)
+    world = World(data, kernels, directory, bucket)
     copy, copied = copier()
     work: dict[str, Callable[[], object]] = {"memcpy": copy}
     for how in _POSITIONS:

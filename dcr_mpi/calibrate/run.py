@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from ..kernels.api import Kernels
+from ..mounts import mount_of
 from ..plan import DEFAULTS, Law, Speeds
 from ..store import Store
 from .acts import fixed_costs
@@ -18,7 +19,9 @@ from .storing import storing
 _MEMORY = Path("/dev/shm")
 
 
-def calibrate(kernels: Kernels, law: Law, fraction: float, size: int, directory: Path, store: Store | None) -> Speeds:
+def calibrate(
+    kernels: Kernels, law: Law, fraction: float, size: int, bucket: int, directory: Path, store: Store | None
+) -> Speeds:
     """Measure.
 
     Parameters
@@ -27,8 +30,10 @@ def calibrate(kernels: Kernels, law: Law, fraction: float, size: int, directory:
         Of words that change; a third of it is measured too, and a line put through both.
     size : int
         Dense bytes to code.
+    bucket : int
+        Dense bytes of a bucket, ``codec.bucket_mib``: what of it fits a cache makes a difference.
     directory : Path
-        Whose disk is measured; everything else is done in memory where there is such a file system.
+        Whose disk is measured; everything else is done in memory, there if it is, else where such a file system is.
     store : Store, optional
         Objects are put there under ``calibration/`` and deleted again. None leaves the defaults.
 
@@ -38,9 +43,9 @@ def calibrate(kernels: Kernels, law: Law, fraction: float, size: int, directory:
         The disk is full, or the store refuses.
     """
     rate, sync_s = disk(directory)
-    where = _MEMORY if os.access(_MEMORY, os.W_OK) else directory
+    where = directory if mount_of(directory).in_memory or not os.access(_MEMORY, os.W_OK) else _MEMORY
     with tempfile.TemporaryDirectory(prefix="dcr-calibrate-", dir=where) as scratch:
-        coded = coding(kernels, law, fraction, size, Path(scratch))
+        coded = coding(kernels, law, fraction, size, bucket, Path(scratch))
         acts = fixed_costs(kernels, Path(scratch))
     asked = storing(store) if store is not None else None
     return Speeds(

@@ -7,11 +7,13 @@ import time
 from typing import Any
 
 from .. import durable
+from ..acts.publish import CodecSettings
 from ..calibrate import calibrate
 from ..config import load
 from ..errors import UsageError
 from ..jsonable import dumps, to_plain
 from ..kernels import get_kernels
+from ..plan import MIB
 from ..store import Store, open_store
 
 
@@ -23,10 +25,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             f"--dir {args.dir}", found="no such directory", expected="the one whose disk will hold replicas"
         )
     store: Store | None = None
+    bucket = CodecSettings().bucket_bytes
     if args.config is not None:
         config = load(args.config)
         store = open_store(config.store.url, config.store.s3)
-    speeds = calibrate(get_kernels(), args.law, args.changed, args.mib << 20, args.dir, store)
+        bucket = int(config.codec.bucket_mib * MIB)
+    speeds = calibrate(get_kernels(), args.law, args.changed, args.mib * MIB, bucket, args.dir, store)
     if args.out is not None:
         durable.replace(args.out, dumps(speeds) + b"\n")
     return {

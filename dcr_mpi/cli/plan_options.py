@@ -107,7 +107,7 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
         "--config",
         type=Path,
         metavar="FILE",
-        help="measure the store of this configuration (default: none is measured)",
+        help="measure the store of this configuration, and code in buckets of its size (default: no store, 32 MiB)",
     )
     parser.add_argument(
         "--dir", type=Path, default=Path(), metavar="DIR", help="whose disk is measured (default: where you are)"

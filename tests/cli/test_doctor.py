@@ -14,6 +14,7 @@ from dcr_mpi.cli.doctor import node, places, remote
 from dcr_mpi.cli.doctor.finding import Finding, fail, merged, ok, warn
 from dcr_mpi.config import load
 from dcr_mpi.errors import NotReady, UsageError
+from dcr_mpi.mounts import mount_of
 from tests.cli.conftest import Quick, Stages
 from tests.cli.shell import everything, here
 from tests.store.test_directory import can_unshare
@@ -117,13 +118,13 @@ def test_file_systems_that_will_not_do(
 
 
 def test_a_file_system_of_one_host_for_ranks_on_two(tmp_path: Path) -> None:
-    if places.kind_of(tmp_path) not in ("ext4", "xfs", "overlay", "btrfs"):
-        pytest.skip(f"the temporary directory is on {places.kind_of(tmp_path)}")
+    if mount_of(tmp_path).kind not in ("ext4", "xfs", "overlay", "btrfs"):
+        pytest.skip(f"the temporary directory is on {mount_of(tmp_path).kind}")
     (found,) = places.place(places.Place("trainer.state", tmp_path), hosts=2)
     assert found.level == "warn" and "2 hosts" in found.found
     (found,) = places.place(places.Place("trainer.state", tmp_path), hosts=1)
     assert found.level == "ok" and list(tmp_path.iterdir()) == []
-    assert places.kind_of(Path("/proc/self")) == "proc"
+    assert mount_of(Path("/proc/self")).kind == "proc"
 
 
 # -- the direct relay ---------------------------------------------------------------------------------------------

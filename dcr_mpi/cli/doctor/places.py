@@ -12,12 +12,12 @@ from pathlib import Path
 
 from ... import durable
 from ...errors import ResourceError, UsageError
+from ...mounts import IN_MEMORY, mount_of
 from ...units import bytes_text as size
 from .finding import Finding, ok, warn
 
-_PASSING = {"tmpfs": "it is gone at the next boot", "ramfs": "it is gone at the next boot"}
 _LEAST = 256 << 20
-_LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "overlay", "vfat", "f2fs"}
+_LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "overlay", "vfat", "f2fs", *IN_MEMORY}
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,16 @@ def place(where: Place, hosts: int) -> Iterator[Finding]:
         raise UsageError(f"{where.key} {where.path}", found=f"{folder}, which is no directory", expected="a directory",
                          remedy=f"correct {where.key} in the configuration")  # fmt: skip
     _probe(where, folder)
-    kind = kind_of(folder)
+    kind = mount_of(folder).kind
     free = shutil.disk_usage(folder).free
     if where.need is not None and free < where.need:
         raise ResourceError(f"{where.key} {where.path}", found=f"{size(free)} free on {kind}",
                             expected=f"about {size(where.need)}",
                             remedy="make room, or put it elsewhere")  # fmt: skip
     told = f"{where.path}{'' if folder == where.path else ' (to be made)'}: {kind}, {size(free)} free"
-    if kind in _PASSING:
-        yield warn(where.key, told, "a file system that outlives a reboot", f"{_PASSING[kind]}: put it on a disk")
+    if kind in IN_MEMORY:
+        yield warn(where.key, told, "a file system that outlives a reboot",
+                   "it is gone at the next boot: put it on a disk")  # fmt: skip
     elif hosts > 1 and kind in _LOCAL:
         yield warn(where.key, f"{told}, with ranks on {hosts} hosts", "a file system that all of them share",
                    "put it on NFS, Lustre or the like, or run on one host")  # fmt: skip
@@ -74,15 +75,3 @@ def _probe(where: Place, folder: Path) -> None:
     finally:
         with suppress(OSError):
             name.unlink()
-
-
-def kind_of(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
-    """The type of the file system that holds a directory, as the kernel names it."""
-    best, kind = "", "unknown"
-    real = os.path.realpath(folder)
-    for line in mounts.read_text().splitlines():
-        head, _, tail = line.partition(" - ")
-        point = head.split()[4].replace("\\040", " ")
-        if len(point) >= len(best) and (real + "/").startswith(point.rstrip("/") + "/"):
-            best, kind = point, tail.split()[0]
-    return kind
