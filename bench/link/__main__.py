@@ -76,7 +76,7 @@ def main() -> int:
                 if args.plan
                 else {}
             )
-            launch = planned.launch_s(world, next(iter(speeds.values()))) if args.plan else 0.0
+            launch = planned.launch_s(world) if args.plan else 0.0
             told = f"links of {bytes_text(int(rate))}/s; {bytes_text(dense)} on {world.filesystem}"
             print(f"{told}, full transfer {full:.1f} s", flush=True)
 

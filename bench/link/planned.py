@@ -51,16 +51,17 @@ print((time.process_time() - cpu) / (time.monotonic() - wall))
 """
 
 
-def launch_s(world: World, speeds: Speeds) -> float:
+def launch_s(world: World) -> float:
     """What the launcher and MPI's start add to a job of the site: the shortest of three that do next to nothing, less
-    the start of as many processes without either."""
+    as many processes with neither."""
 
-    def job() -> float:
+    def job(ranks: int) -> float:
         begun = time.monotonic()
-        world.dcr("rollout", world.ranks, "apply", "--site", SITE)
+        world.dcr("rollout", ranks, "apply", "--site", SITE)
         return time.monotonic() - begun
 
-    return max(0.0, min(job() for _ in range(3)) - speeds.start_s * max(1.0, world.ranks / (os.cpu_count() or 1)))
+    launched, alone = (min(job(ranks) for _ in range(3)) for ranks in (world.ranks, 1))
+    return max(0.0, launched - alone * max(1.0, world.ranks / (os.cpu_count() or 1)))
 
 
 def scenario(row: dict[str, Any], tiles: int, launch: float) -> Scenario:

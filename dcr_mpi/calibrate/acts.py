@@ -7,10 +7,6 @@ the others the shorter time of each act counts, as other work on the machine onl
 
 from __future__ import annotations
 
-import os
-import resource
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,7 +24,6 @@ from ..acts.prepare_plan import PrepareJob
 from ..acts.replica import Replica
 from ..catalog import Catalog
 from ..comm import Solo
-from ..errors import ResourceError
 from ..events import Events
 from ..jsonable import dumps
 from ..kernels.api import Kernels
@@ -36,6 +31,7 @@ from ..plan import Fixed
 from ..signing import NO_KEYS
 from ..store import open_store
 from ..synth import TINY, Shape, site_layout, trainer_layout, write_checkpoint
+from .process import process_s
 
 _SITE, _STEPS, _LAYERS = "s", 3, (1, 6)
 _WORDS = ("encode", "upload", "decode", "journal", "write")  # stages whose time is the words'; relay waits for them
@@ -122,19 +118,6 @@ def _start(directory: Path, encode_s: float) -> float:
         "policy: p\nstore: {url: store}\ntrainer: {state: state, layout: trainer.json, sites: [s]}\n"
         "sites: {s: {replica: replica, layout: site.json}}\n"
     )
-    command = [sys.executable, "-m", "dcr_mpi", "encode", "-c", str(directory / "dcr.yaml"), "--json"]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    new = str(directory / f"step-{_STEPS + 1}")
-    done = subprocess.run([*command, new], capture_output=True, text=True, env=_alone(), check=False)
-    if done.returncode:
-        raise ResourceError("dcr encode of a tiny version", found=done.stderr.strip()[-1000:], expected="its receipt")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return max(0.0, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime - encode_s)
-
-
-def _alone() -> dict[str, str]:
-    """This environment, less what would make the process one rank of a job, with this very package first."""
-    ours = str(Path(__file__).parents[2])
-    jobs = ("OMPI_", "PMI_", "PMIX_", "HYDI_", "SLURM_")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(jobs)}
-    return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, [ours, kept.get("PYTHONPATH", "")]))}
+    arguments = ("-m", "dcr_mpi", "encode", "-c", str(directory / "dcr.yaml"), "--json")
+    took = process_s("dcr encode of a tiny version", *arguments, str(directory / f"step-{_STEPS + 1}"))
+    return max(0.0, took - encode_s)

@@ -5,22 +5,32 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..kernels.api import Kernels
 from ..mounts import mount_of
 from ..plan import DEFAULTS, Law, Speeds
-from ..store import Store
+from ..store import S3Options, open_store
 from .acts import fixed_costs
 from .coding import coding
 from .disk import disk
+from .process import opening_s
 from .storing import storing
 
 _MEMORY = Path("/dev/shm")
 
 
+@dataclass(frozen=True)
+class Stored:
+    """A store: where it is, and how to open it."""
+
+    url: str
+    options: S3Options
+
+
 def calibrate(
-    kernels: Kernels, law: Law, fraction: float, size: int, bucket: int, directory: Path, store: Store | None
+    kernels: Kernels, law: Law, fraction: float, size: int, bucket: int, directory: Path, place: Stored | None
 ) -> Speeds:
     """Measure.
 
@@ -34,7 +44,7 @@ def calibrate(
         Dense bytes of a bucket, ``codec.bucket_mib``: what of it fits a cache makes a difference.
     directory : Path
         Whose disk is measured; everything else is done in memory, there if it is, else where such a file system is.
-    store : Store, optional
+    place : Stored, optional
         Objects are put there under ``calibration/`` and deleted again. None leaves the defaults.
 
     Raises
@@ -47,9 +57,10 @@ def calibrate(
     with tempfile.TemporaryDirectory(prefix="dcr-calibrate-", dir=where) as scratch:
         coded = coding(kernels, law, fraction, size, bucket, Path(scratch))
         acts = fixed_costs(kernels, Path(scratch))
-    asked = storing(store) if store is not None else None
+        opened = opening_s(place.url, place.options, Path(scratch)) if place is not None else 0.0
+    asked = storing(open_store(place.url, place.options)) if place is not None else None
     return Speeds(
-        source=f"dcr bench on {platform.node()}" + ("" if store is not None else "; store: the defaults"),
+        source=f"dcr bench on {platform.node()}" + ("" if place is not None else "; store: the defaults"),
         law=law,
         fraction=fraction,
         core_share=coded.core_share,
@@ -66,7 +77,7 @@ def calibrate(
         encode_act=acts.encode,
         refit_act=acts.refit,
         apply_act=acts.apply,
-        start_s=acts.start_s,
+        start_s=acts.start_s + opened,
         encode_tile_s=acts.encode_tile_s,
         prepare_tile_s=acts.prepare_tile_s,
     )

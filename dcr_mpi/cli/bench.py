@@ -8,13 +8,12 @@ from typing import Any
 
 from .. import durable
 from ..acts.publish import CodecSettings
-from ..calibrate import calibrate
+from ..calibrate import Stored, calibrate
 from ..config import load
 from ..errors import UsageError
 from ..jsonable import dumps, to_plain
 from ..kernels import get_kernels
 from ..plan import MIB
-from ..store import Store, open_store
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -24,11 +23,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise UsageError(
             f"--dir {args.dir}", found="no such directory", expected="the one whose disk will hold replicas"
         )
-    store: Store | None = None
+    store: Stored | None = None
     bucket = CodecSettings().bucket_bytes
     if args.config is not None:
         config = load(args.config)
-        store = open_store(config.store.url, config.store.s3)
+        store = Stored(config.store.url, config.store.s3)
         bucket = int(config.codec.bucket_mib * MIB)
     speeds = calibrate(get_kernels(), args.law, args.changed, args.mib * MIB, bucket, args.dir, store)
     if args.out is not None:
