@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.link import __main__ as program
+from bench.link.memory import files
 from bench.link.net import SENDER, SIDES, Links, lacking
+from bench.shapes import SHAPES, of_size
+from dcr_mpi.dtypes import dtype
+from dcr_mpi.layout import tensors_of
+from dcr_mpi.mounts import mount_of
+from dcr_mpi.synth import trainer_layout
 
 pytestmark = [pytest.mark.skipif(bool(lacking()), reason=f"no links here: {lacking()}"), pytest.mark.timeout(300)]
 KEYS = {
@@ -61,6 +71,31 @@ def test_what_goes_from_side_to_side_crosses_both_links_at_their_rate() -> None:
         receiver.stdout.close()
         for side in SIDES:
             assert size < after[side] - before[side] < 1.3 * size
+
+
+def test_files_in_memory_are_gone_afterwards(tmp_path: Path) -> None:
+    with files(64 << 20) as folder:
+        (folder / "f").write_bytes(b"1")
+        assert mount_of(folder).in_memory or shutil.disk_usage("/dev/shm").free <= 64 << 20
+    assert not folder.exists()
+    assert str(folder) not in Path("/proc/self/mountinfo").read_text()
+    with files(1 << 62) as folder:  # more than there is: where temporary files go
+        assert folder.is_relative_to(tempfile.gettempdir())
+    with files(1, tmp_path) as folder:
+        assert folder.is_relative_to(tmp_path)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_shape_comes_as_close_to_a_size_as_layers_allow(name: str) -> None:
+    def mib(layers: int) -> float:
+        layout = trainer_layout(replace(SHAPES[name], layers=layers))
+        return sum(math.prod(t.shape) * dtype(t.dtype).itemsize for t in tensors_of(layout)) / (1 << 20)
+
+    for wanted in (1, 300, 1024):
+        layers = of_size(SHAPES[name], wanted).layers
+        others = [n for n in (layers - 1, layers + 1) if n > 0]
+        assert abs(mib(layers) - wanted) <= min(abs(mib(n) - wanted) for n in others)
+    assert mib(of_size(SHAPES["wide"], 1024).layers) >= 1024 or name != "wide"  # what is said to be a GiB is one
 
 
 @pytest.mark.slow
