@@ -180,7 +180,7 @@ def write_checkpoint(
     durable.make_dirs(directory)
     hidden = Layout(layout.name, tuple(ShardLayout(".dcr-new-" + s.file, s.datasets) for s in layout.shards))
     target = ShardTarget(directory, hidden, Policy("synth", tensors, hidden), range(len(layout.shards)), step=step)
-    rate = _rate(changed, seed)
+    rate = learning_rate(changed, seed)
     try:
         for number, spec in enumerate(tensors):
             kept = masters if masters is not None else Masters()
@@ -243,7 +243,7 @@ def _draws(spec: TensorSpec, step: int, seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.SFC64([seed, step, zlib.crc32(spec.name.encode())]))
 
 
-def _rate(changed: float, seed: int) -> float:
+def learning_rate(changed: float, seed: int) -> float:
     """The learning rate at which one step changes this fraction of bf16 weights of spread 0.02, by bisection."""
     draw = np.random.Generator(np.random.SFC64([seed, 1 << 20]))
     master = draw.standard_normal(_SAMPLE, np.float32) * np.float32(0.02)

@@ -88,7 +88,7 @@ def planned(rows: Sequence[dict[str, Any]], speeds: dict[str, Speeds], tiles: in
     ``plan_stages_s``."""
     for row in rows:
         now = replace(speeds[row["law"]], core_share=row["core_share"])
-        found = plan(scenario(row, tiles, launch), now, Choice(row["positions"], PART_MIB * MIB, 2))
+        found = plan(scenario(row, tiles, launch), now, Choice(row["positions"], PART_MIB[row["transport"]] * MIB, 2))
         row["plan_s"], row["plan_error"] = found.total_s, found.total_s / row["refit_s"] - 1
         row["plan_pause_s"], row["plan_payload_bytes"] = found.pause_s, found.payload_bytes
         row["plan_stages_s"] = {stage.name: stage.adds_s for stage in found.stages}

@@ -25,7 +25,8 @@ from dcr_mpi.synth import Masters, Shape, site_layout, trainer_layout, write_che
 from .net import Links
 
 SITE = "rollout"
-PART_MIB, BUCKET_MIB, POLL_S = 16, 4, (0.01, 0.1)  # a bucket that stays in a core's share of the cache
+PART_MIB = {"s3": 32, "direct": 16}  # as dcr plan says: by the store each part costs requests
+BUCKET_MIB, POLL_S = 4, (0.01, 0.1)  # a bucket that a core's share of the cache holds
 _START_S = 10.0  # for jobs that stay to come up; not measured
 
 
@@ -63,7 +64,7 @@ class World:
         self.catalog = Catalog(open_store(f"{server.url}/link", _options(server)), "link")
         self._masters = Masters()
         self._jobs: list[subprocess.Popen[bytes]] = []
-        sizes = {"part": PART_MIB, "bucket": BUCKET_MIB, "poll": list(POLL_S)}
+        sizes = {"bucket": BUCKET_MIB, "poll": list(POLL_S)}
         config = _CONFIG.format(url=f"{server.url}/link", endpoint=server.endpoint, site=SITE, **sizes)
         (directory / "dcr.yaml").write_text(config)
 
@@ -75,7 +76,7 @@ class World:
 
     @property
     def _ways(self) -> list[str]:
-        keys = {"codec.positions": self.positions}
+        keys = {"codec.positions": self.positions, "codec.part_mib": PART_MIB[self.transport]}
         if self.transport == "direct":
             keys |= {"relay.transport": "direct", "direct.store": "never", "direct.listen": self.links.address("train")}
         return [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
@@ -206,7 +207,6 @@ sites:
     replica: replica
     layout: site.json
 codec:
-  part_mib: {part}
   bucket_mib: {bucket}
 commit:
   poll_s: {poll}

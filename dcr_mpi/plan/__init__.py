@@ -4,22 +4,8 @@ docs/planning.md."""
 from .law import SPREADS, Changes, Law, changes
 from .paper import paper_rows
 from .payload import POSITIONS, Positions, Share, bits_per_change, payload
-from .refit import (
-    DEGREES,
-    MIB,
-    PARTS,
-    Choice,
-    Mode,
-    Plan,
-    Scenario,
-    Stage,
-    Step,
-    Transport,
-    best,
-    plan,
-    stream,
-    through,
-)
+from .refit import DEGREES, PARTS, Step, best, plan, stream, through
+from .scenario import MIB, Choice, Mode, Plan, Scenario, Stage, Transport
 from .speeds import DEFAULTS, Cost, Fixed, Speeds, check_speeds, read_speeds
 
 __all__ = [

@@ -13,7 +13,8 @@ from typing import Any
 
 from .law import Law, changes
 from .payload import Share
-from .refit import Scenario, Transport, best
+from .refit import best
+from .scenario import Scenario, Transport
 from .speeds import Speeds
 
 _BYTES_PER_PARAMETER = 247.2e9 / 120e9

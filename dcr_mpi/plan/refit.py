@@ -9,121 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from ..tree import depth
-from .payload import Positions, Share, payload
+from .payload import Positions, payload
+from .scenario import MIB, Choice, Plan, Scenario, Stage
 from .speeds import Speeds
 
-MIB = 1 << 20
-Transport = Literal["store", "direct"]
-Mode = Literal["staying", "jobs"]
 _UPLOADS = 2  # in flight per rank
 _EFFICIENCY = 0.6  # of links inside a site: ranks wait for one another (docs/scaling.md)
 _ALONE = 0.95  # of a core: who got more had nobody beside it
 _REQUESTS = 2  # of a part: itself, and its announcement
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """What is to be planned; rates in bytes per second, times in seconds.
-
-    Parameters
-    ----------
-    replicas : int
-        Copies of the model at a site: so many ranks need each part.
-    link, site_link : float
-        From the trainer to the store, or to all sites together where the transport is direct; and into one site.
-    cluster_link, cluster_latency : float
-        Of one rank inside a site, each way.
-    latency : float
-        One way, between the trainer or a site and the store, or between trainer and site.
-    poll : (float, float)
-        First and longest pause between two looks into the store (``commit.poll_s``).
-    launch_s : float
-        From asking for a job to its first line of Python; for ``mode`` "jobs" alone.
-    cores : int, optional
-        Trainer, sites and store are on one machine of so many cores; None gives every rank its own.
-    """
-
-    shares: tuple[Share, ...]
-    link: float
-    site_link: float
-    trainer_ranks: int = 1
-    site_ranks: int = 1
-    sites: int = 1
-    replicas: int = 1
-    site_nodes: int = 1
-    cluster_link: float = 2.5e9
-    cluster_latency: float = 1e-4
-    latency: float = 0.0
-    transport: Transport = "store"
-    mode: Mode = "staying"
-    launch_s: float = 0.0
-    cores: int | None = None
-    tiles: int = 8000
-    window: int = 4
-    poll: tuple[float, float] = (0.05, 2.0)
-    bucket: float = 32.0 * MIB
-    block: int = 1 << 18
-
-    @property
-    def dense_bytes(self) -> float:
-        return sum(s.dense_bytes for s in self.shares)
-
-    @property
-    def changed(self) -> float:
-        return sum(s.changed for s in self.shares)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What may be chosen: how positions are coded, dense bytes of a part, children in the relay tree."""
-
-    positions: Positions
-    part: float
-    degree: int
-
-
-@dataclass(frozen=True)
-class Stage:
-    """``busy_s``: what the stage takes by itself; ``adds_s``: what it adds to the whole, and these add up to it."""
-
-    name: str
-    busy_s: float
-    adds_s: float
-    bytes: float = 0.0
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A refit: from the moment that the trainer's checkpoint is there to the moment that the last site has applied
-    it."""
-
-    choice: Choice
-    parts: int
-    dense_bytes: float
-    payload_bytes: float
-    changed: float
-    stages: tuple[Stage, ...]
-    pause_s: float
-    full_s: float
-    transport_s: float
-    bottleneck: str
-
-    @property
-    def total_s(self) -> float:
-        return sum(stage.adds_s for stage in self.stages)
-
-    @property
-    def transport_share(self) -> float:
-        """The payload's time at the link's rate over the whole."""
-        return self.transport_s / self.total_s
-
-    @property
-    def speedup(self) -> float:
-        """Against the whole checkpoint on the same link, and nothing else done."""
-        return self.full_s / self.total_s
 
 
 @dataclass(frozen=True)
@@ -162,11 +57,11 @@ def plan(scenario: Scenario, speeds: Speeds, choice: Choice) -> Plan:
     sent = payload(s.shares, choice.positions, choice.part, s.bucket, s.block)
     n = max(1, math.ceil(s.dense_bytes / choice.part))
     steps = stream(s, speeds, choice, n, sent)
+    steps = stream(s, speeds, choice, n, sent, _apart(s, speeds, steps))  # looks depend on how long parts let wait
     first, late = _begin(s, speeds)
     slowest = max(steps, key=lambda step: step.beat)
-    work = sum(step.cpu for step in steps)
-    shared = work / hands(s, speeds, _everybody(s)) if s.cores is not None else 0.0
-    came, bottleneck = max(slowest.beat, shared), slowest.name if slowest.beat >= shared else "cores"
+    work, shared, came = sum(step.cpu for step in steps), _shared(s, speeds, steps), _apart(s, speeds, steps)
+    bottleneck = slowest.name if slowest.beat >= shared else "cores"
     adds = {step.name: step.way + step.queue(came) + step.tail for step in steps}
     for step in steps:
         adds[step.name] += (n - 1) * came * (step.cpu / work if bottleneck == "cores" else step is slowest)
@@ -186,8 +81,19 @@ def plan(scenario: Scenario, speeds: Speeds, choice: Choice) -> Plan:
     )  # fmt: skip
 
 
-def stream(s: Scenario, speeds: Speeds, choice: Choice, n: int, sent: float) -> list[Step]:
-    """The stages that ``n`` parts of ``sent`` bytes in all stream through, in order."""
+def _shared(s: Scenario, speeds: Speeds, steps: Sequence[Step]) -> float:
+    """Seconds between two parts that the cores need if everybody is on one machine."""
+    work = sum(step.cpu for step in steps)
+    return work / hands(s, speeds, _everybody(s)) if s.cores is not None else 0.0
+
+
+def _apart(s: Scenario, speeds: Speeds, steps: Sequence[Step]) -> float:
+    """Seconds between two parts."""
+    return max(_shared(s, speeds, steps), *(step.beat for step in steps))
+
+
+def stream(s: Scenario, speeds: Speeds, choice: Choice, n: int, sent: float, apart: float = 0.0) -> list[Step]:
+    """The stages that ``n`` parts of ``sent`` bytes in all stream through, in order, if they come ``apart`` seconds."""
     dense, part, changed = s.dense_bytes / n, sent / n, s.changed / n
     coders, roots = min(s.trainer_ranks, n), min(s.site_ranks, n)
     crowd = _everybody(s) / hands(s, speeds, _everybody(s))
@@ -212,7 +118,8 @@ def stream(s: Scenario, speeds: Speeds, choice: Choice, n: int, sent: float) -> 
         upload = Step("upload", up, max(part / out, up / (coders * _UPLOADS)), sent, cpu=_REQUESTS * speeds.put_s)
         down = get + part / into
         full = max(0.0, n / at_once - 1) * (down + relay.way + decode) / max(n - 1, 1)
-        found, asked = down + look_s(s, encode / coders), _REQUESTS * speeds.get_s * (s.sites if s.cores else 1)
+        requests = _REQUESTS + looks(s, apart * roots)
+        found, asked = down + look_s(s, encode / coders), requests * speeds.get_s * (s.sites if s.cores else 1)
         fetch = Step("fetch", found, max(part / into, full), sent * s.sites, cpu=asked)
     else:  # one connection from a rank of the trainer to a root at each site: bytes pass, nothing is stored on the way
         rate = min(s.link / s.sites, s.site_link)
@@ -267,6 +174,13 @@ def look_s(s: Scenario, waited: float) -> float:
     return min(longest, max(shortest, waited / 2)) / 2
 
 
+def looks(s: Scenario, waited: float) -> float:
+    """How many looks find nothing in so many seconds: their pauses grow by half each, up to the longest."""
+    shortest, longest = s.poll
+    growing = min(waited, 2 * (longest - shortest))
+    return math.log1p(growing / (2 * shortest)) / math.log(1.5) + (waited - growing) / longest
+
+
 def _begin(s: Scenario, speeds: Speeds) -> tuple[float, float]:
     """Until the version is opened; and from then until a site is ready for its first part."""
     requests = 4 * (speeds.get_s + 2 * s.latency) + 2 * (speeds.put_s + 2 * s.latency)
@@ -287,9 +201,9 @@ def _starting(s: Scenario, speeds: Speeds, processes: int) -> float:
 def _decide(s: Scenario, speeds: Speeds) -> float:
     """From the last journal to an apply that may begin: manifest, receipt and decision, each put and then found."""
     put, get = speeds.put_s + 2 * s.latency, speeds.get_s + 2 * s.latency
-    looks = 3 * look_s(s, s.poll[1])
+    found = 3 * look_s(s, s.poll[1])
     again = s.launch_s + _starting(s, speeds, 1 + s.site_ranks) if s.mode == "jobs" else 0.0
-    return 3 * put + 4 * get + looks + 4 * speeds.sync_s + again
+    return 3 * put + 4 * get + found + 4 * speeds.sync_s + again
 
 
 def _apply(s: Scenario, speeds: Speeds) -> tuple[float, float]:

@@ -37,7 +37,7 @@ from dcr_mpi.plan import (
     stream,
     through,
 )
-from dcr_mpi.plan.refit import look_s
+from dcr_mpi.plan.refit import look_s, looks
 
 SIZE = 8 << 20
 FRACTIONS = st.floats(1e-4, 0.3)
@@ -216,9 +216,39 @@ def test_the_best_choice_is_the_shortest_of_all() -> None:
 
 def test_looks_grow_with_the_wait_up_to_the_longest() -> None:
     scenario = Scenario((share(0.03),), 1e8, 1e8, poll=(0.05, 2.0))
-    looks = [look_s(scenario, waited) for waited in (0.0, 0.1, 1.0, 10.0, 1000.0)]
-    assert looks == sorted(looks)
-    assert (looks[0], looks[-1]) == (0.025, 1.0)
+    found = [look_s(scenario, waited) for waited in (0.0, 0.1, 1.0, 10.0, 1000.0)]
+    assert found == sorted(found)
+    assert (found[0], found[-1]) == (0.025, 1.0)
+
+
+@pytest.mark.parametrize("waited", [0.0, 0.05, 0.3, 2.0, 4.0, 60.0])
+@pytest.mark.parametrize("poll", [(0.05, 2.0), (0.01, 0.1), (0.1, 0.1)])
+def test_looks_that_find_nothing_are_as_many_as_their_pauses_leave_room_for(
+    poll: tuple[float, float], waited: float
+) -> None:
+    """Beside the loop of dcr_mpi.waiting, counted."""
+    counted, at, pause = 0, poll[0], poll[0]
+    while at <= waited:
+        counted, pause = counted + 1, min(pause * 1.5, poll[1])
+        at += pause
+    scenario = Scenario((share(0.03),), 1e8, 1e8, poll=poll)
+    assert abs(looks(scenario, waited) - counted) <= 1 + 0.1 * counted
+
+
+def test_on_one_machine_looks_are_work_and_larger_parts_need_fewer() -> None:
+    """Requests are nearly all that a small part costs there; ranks with a core each look beside their work."""
+    scenario = Scenario((share(0.03, 1e9),), 1e9, 1e9, 2, 2, poll=(0.01, 0.1), cores=2)
+    speeds = dataclasses.replace(DEFAULTS, put_s=0.002, get_s=0.002)
+    steps = stream(scenario, speeds, Choice("plain", 4.0 * MIB, 2), 239, 2e7)
+    waiting = stream(scenario, speeds, Choice("plain", 4.0 * MIB, 2), 239, 2e7, 0.05)
+    spent = [sum(step.cpu for step in each) for each in (steps, waiting)]
+    assert spent[1] - spent[0] == pytest.approx(0.002 * looks(scenario, 2 * 0.05))
+    apart = dataclasses.replace(scenario, cores=None)
+    ways = [
+        [step.way for step in stream(apart, speeds, Choice("plain", 4.0 * MIB, 2), 239, 2e7, s)] for s in (0.0, 0.05)
+    ]
+    assert ways[0] == ways[1]
+    assert best(scenario, speeds, ["plain"]).choice.part > 4.0 * MIB
 
 
 def test_a_calibration_comes_back_as_it_was_written(tmp_path: Path) -> None:
