@@ -26,7 +26,7 @@ from .net import Links
 
 SITE = "rollout"
 PART_MIB = {"s3": 32, "direct": 16}  # as dcr plan says: by the store each part costs requests
-BUCKET_MIB, POLL_S = 4, (0.01, 0.1)  # a bucket that a core's share of the cache holds
+BUCKET_MIB, POLL_S = 4, (0.01, 0.05)  # a bucket that a core's share of the cache holds
 _START_S = 10.0  # for jobs that stay to come up; not measured
 
 
