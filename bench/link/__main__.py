@@ -9,6 +9,7 @@ import argparse
 import itertools
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -57,6 +58,7 @@ def main() -> int:
     args = parser.parse_args()
     if missing := lacking():
         sys.exit(f"no links can be made here: {missing}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # links, server and mount go as they do at its end
     begun = time.monotonic()
     mib = args.mib or (64 if args.quick else 1024)
     shape = args.shape or ("narrow" if args.quick else "wide")
