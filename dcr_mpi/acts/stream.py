@@ -36,6 +36,7 @@ class Turn:
 
     def __init__(self) -> None:
         self._changed, self._wanted = Condition(), set[int]()
+        self._missed = False  # the next one was looked for in vain, and none was found since
 
     @contextmanager
     def wanted(self, index: int) -> Iterator[None]:
@@ -48,6 +49,17 @@ class Turn:
             with self._changed:
                 self._wanted.discard(index)
                 self._changed.notify_all()
+
+    def is_due(self, index: int) -> bool:
+        """Whether to look at once; not where the next one was looked for in vain."""
+        with self._changed:
+            return not self._missed or index == min(self._wanted)
+
+    def looked(self, index: int, found: bool) -> None:
+        """A wanted part was looked for."""
+        with self._changed:
+            if found or index == min(self._wanted):
+                self._missed = not found
 
     def rest(self, index: int, pause_s: float, most_s: float) -> bool:
         """Sleep between two looks; False where another part was the next one."""
@@ -108,9 +120,10 @@ def fetch(
     what = f"part {index} of version {version}"
     give_up, decided = time.monotonic() + wait_s, 0.0
 
-    def look() -> PartEntry | None:
+    def look(again: bool) -> PartEntry | None:
         nonlocal decided
-        entry = announced(catalog, version, index)
+        # Asking whether it is there takes half the work of asking for what is not.
+        entry = announced(catalog, version, index) if not again or is_announced(catalog, version, index) else None
         if entry is not None or time.monotonic() < decided:
             return entry
         decided = time.monotonic() + _ASIDE_S
@@ -123,12 +136,18 @@ def fetch(
         return entry
 
     with turn.wanted(index):
-        pause = poll_s[0]
-        while (entry := look()) is None and (left := give_up - time.monotonic()) > 0:
+        entry, again, pause, due = None, False, poll_s[0], turn.is_due(index)
+        while True:
+            if due:
+                entry, again = look(again), True
+                turn.looked(index, entry is not None)
+            if entry is not None or (left := give_up - time.monotonic()) <= 0:
+                break
             pause = min(pause * 1.5, poll_s[1]) if turn.rest(index, min(pause, left), left) else poll_s[0]
+            due = True
     if entry is None:
         decided = 0.0
-        entry = look()
+        entry = look(again=False)
     if entry is None:
         raise NotReady(
             what,

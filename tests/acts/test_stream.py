@@ -18,7 +18,7 @@ from dcr_mpi.acts.commit import abort
 from dcr_mpi.acts.parts import PartBuilder, share
 from dcr_mpi.acts.prepare import prepare
 from dcr_mpi.acts.prepare_plan import PrepareJob
-from dcr_mpi.acts.stream import Turn, announced
+from dcr_mpi.acts.stream import Turn, announced, is_announced
 from dcr_mpi.digest import sha256
 from dcr_mpi.errors import Conflict, CorruptInput, DcrError, NotReady, Overtaken
 from dcr_mpi.jsonable import dumps
@@ -141,18 +141,25 @@ def test_the_site_may_begin_before_anything_is_announced(local: Local, steps: li
 def test_one_thread_at_a_time_asks_for_what_is_not_there_yet(
     local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    course, looks = Course(monkeypatch, at=2), Counter[int]()
+    """And it only asks whether it is there, from the second time on."""
+    course, looks, gets = Course(monkeypatch, at=2), Counter[int](), Counter[int]()
 
-    def counted(catalog: Any, version: int, index: int) -> Any:
+    def asked(catalog: Any, version: int, index: int) -> bool:
         looks[index] += 1
+        return is_announced(catalog, version, index)
+
+    def got(catalog: Any, version: int, index: int) -> Any:
+        gets[index] += 1
         return announced(catalog, version, index)
 
-    monkeypatch.setattr(stream, "announced", counted)
+    monkeypatch.setattr(stream, "is_announced", asked)
+    monkeypatch.setattr(stream, "announced", got)
     encoding = course.begin(lambda: local.encode(steps[1]))
     assert course.stands.wait(60)
     preparing = course.begin(lambda: _follow(local))
     _until(lambda: max(looks.values(), default=0) > 20)
     assert sum(count > 2 for count in looks.values()) == 1, "of the two parts in hand"
+    assert max(gets.values()) == 1
     course.go.set()
     assert preparing.end().manifest_sha256 == encoding.end().manifest_sha256
 
@@ -276,6 +283,18 @@ def test_whose_turn_it_is() -> None:
             _until(lambda: bool(getattr(turn._changed, "_waiters", ())))
         waiting.join(30)  # told as soon as 3 is there
     assert rested == [False]
+
+
+def test_who_comes_after_one_that_is_not_there_need_not_look_at_once() -> None:
+    turn = Turn()
+    with turn.wanted(3), turn.wanted(5):
+        assert turn.is_due(3) and turn.is_due(5), "nobody knows yet"
+        turn.looked(5, found=False)
+        assert turn.is_due(5), "it may be the one that is late"
+        turn.looked(3, found=False)
+        assert turn.is_due(3) and not turn.is_due(5)
+        turn.looked(5, found=True)
+        assert turn.is_due(5), "parts come about in order only"
 
 
 def test_an_abort_after_the_last_part(
