@@ -33,7 +33,7 @@ from .shapes import NARROW, of_size
 OUT = Path("bench/out/growth.json")
 _ACTS = ("encode", "refit", "apply")
 _AXES: dict[str, tuple[Sequence[float], Sequence[float]]] = {  # in full, and quickly
-    "MiB": ((96, 192, 384, 768, 1536, 3072), (64, 128)),
+    "MiB": ((96, 192, 384, 768, 1536, 4096), (64, 128)),
     "ranks": ((1, 2, 4, 8), (1, 2)),
     "changed": ((0.0002, 0.001, 0.005, 0.02, 0.1, 0.2), (0.005, 0.05)),
     "sites": ((1, 2, 3, 4), (1, 2)),

@@ -18,6 +18,7 @@ from .speeds import Speeds
 _UPLOADS = 2  # in flight per rank
 _EFFICIENCY = 0.6  # of links inside a site: ranks wait for one another (docs/scaling.md)
 _ALONE = 0.95  # of a core: who got more had nobody beside it
+_LOOK_S = 1e-3  # at least from one look to the next, pause or not
 _REQUESTS = 2  # of a part: itself, and its announcement
 
 
@@ -57,10 +58,12 @@ def plan(scenario: Scenario, speeds: Speeds, choice: Choice) -> Plan:
     sent = payload(s.shares, choice.positions, choice.part, s.bucket, s.block)
     n = max(1, math.ceil(s.dense_bytes / choice.part))
     steps = stream(s, speeds, choice, n, sent)
-    steps = stream(s, speeds, choice, n, sent, _apart(s, speeds, steps))  # looks depend on how long parts let wait
+    # Looks are work only where the cores are what is waited for: beside a slow link there is time for them.
+    steps = stream(s, speeds, choice, n, sent, _shared(s, speeds, steps))
     first, late = _begin(s, speeds)
     slowest = max(steps, key=lambda step: step.beat)
-    work, shared, came = sum(step.cpu for step in steps), _shared(s, speeds, steps), _apart(s, speeds, steps)
+    work, shared = sum(step.cpu for step in steps), _shared(s, speeds, steps)
+    came = max(slowest.beat, shared)
     bottleneck = slowest.name if slowest.beat >= shared else "cores"
     adds = {step.name: step.way + step.queue(came) + step.tail for step in steps}
     for step in steps:
@@ -87,13 +90,9 @@ def _shared(s: Scenario, speeds: Speeds, steps: Sequence[Step]) -> float:
     return work / hands(s, speeds, _everybody(s)) if s.cores is not None else 0.0
 
 
-def _apart(s: Scenario, speeds: Speeds, steps: Sequence[Step]) -> float:
-    """Seconds between two parts."""
-    return max(_shared(s, speeds, steps), *(step.beat for step in steps))
-
-
 def stream(s: Scenario, speeds: Speeds, choice: Choice, n: int, sent: float, apart: float = 0.0) -> list[Step]:
-    """The stages that ``n`` parts of ``sent`` bytes in all stream through, in order, if they come ``apart`` seconds."""
+    """The stages that ``n`` parts of ``sent`` bytes in all stream through, in order; ``apart``: seconds that the cores
+    take from one part to the next, if everybody is on one machine."""
     dense, part, changed = s.dense_bytes / n, sent / n, s.changed / n
     coders, roots = min(s.trainer_ranks, n), min(s.site_ranks, n)
     crowd = _everybody(s) / hands(s, speeds, _everybody(s))
@@ -176,7 +175,7 @@ def look_s(s: Scenario, waited: float) -> float:
 
 def looks(s: Scenario, waited: float) -> float:
     """How many looks find nothing in so many seconds: their pauses grow by half each, up to the longest."""
-    shortest, longest = s.poll
+    shortest, longest = (max(pause, _LOOK_S) for pause in s.poll)
     growing = min(waited, 2 * (longest - shortest))
     return math.log1p(growing / (2 * shortest)) / math.log(1.5) + (waited - growing) / longest
 

@@ -232,6 +232,7 @@ def test_looks_that_find_nothing_are_as_many_as_their_pauses_leave_room_for(
         counted, pause = counted + 1, min(pause * 1.5, poll[1])
         at += pause
     scenario = Scenario((share(0.03),), 1e8, 1e8, poll=poll)
+    assert looks(dataclasses.replace(scenario, poll=(0.0, 0.0)), waited) == pytest.approx(1000 * waited)
     assert abs(looks(scenario, waited) - counted) <= 1 + 0.1 * counted
 
 
