@@ -74,6 +74,8 @@ def calibrate(
         get_s=asked.get_s if asked else DEFAULTS.get_s,
         put_rate=asked.put_rate if asked else None,
         get_rate=asked.get_rate if asked else None,
+        put_byte_s=asked.put_byte_s if asked else DEFAULTS.put_byte_s,
+        get_byte_s=asked.get_byte_s if asked else DEFAULTS.get_byte_s,
         encode_act=acts.encode,
         refit_act=acts.refit,
         apply_act=acts.apply,

@@ -113,13 +113,14 @@ def stream(s: Scenario, speeds: Speeds, choice: Choice, n: int, sent: float, apa
     at_once = s.window * s.site_ranks / (1 + others)
     if s.transport == "store":
         up = put + part / out
-        # On one machine a request is work of its cores: the client's, and the server's that it waits for.
-        upload = Step("upload", up, max(part / out, up / (coders * _UPLOADS)), sent, cpu=_REQUESTS * speeds.put_s)
+        # On one machine a request is work of its cores, the client's and the server's that it waits for, and bytes are.
+        work = _REQUESTS * speeds.put_s + part * speeds.put_byte_s
+        upload = Step("upload", up, max(part / out, up / (coders * _UPLOADS)), sent, cpu=work)
         down = get + part / into
         full = max(0.0, n / at_once - 1) * (down + relay.way + decode) / max(n - 1, 1)
         requests = _REQUESTS + looks(s, apart * roots)
-        found, asked = down + look_s(s, encode / coders), requests * speeds.get_s * (s.sites if s.cores else 1)
-        fetch = Step("fetch", found, max(part / into, full), sent * s.sites, cpu=asked)
+        found, asked = down + look_s(s, encode / coders), requests * speeds.get_s + part * speeds.get_byte_s
+        fetch = Step("fetch", found, max(part / into, full), sent * s.sites, cpu=asked * (s.sites if s.cores else 1))
     else:  # one connection from a rank of the trainer to a root at each site: bytes pass, nothing is stored on the way
         rate = min(s.link / s.sites, s.site_link)
         upload = Step("upload", part / rate + s.latency, part / rate, sent * s.sites)

@@ -39,6 +39,7 @@ class Speeds:
     positions. ``apply`` is one core's work on a replica in the page cache; what the disk then takes is ``disk_rate``
     (write and fsync, one node), with ``sync_s`` for an fsync of next to nothing. ``put_s`` and ``get_s`` are one small
     request to the store, ``put_rate`` and ``get_rate`` one stream of bytes; both are None where no store was measured.
+    ``put_byte_s`` and ``get_byte_s`` are work of this machine for a byte of it, the store's too where that runs here.
     ``encode_act``, ``refit_act`` and ``apply_act``: fixed costs in a job that stays; ``start_s``: interpreter, imports
     and compiled kernels of one process. ``encode_tile_s`` and ``prepare_tile_s`` are what coding takes for each tile,
     besides its words.
@@ -61,6 +62,8 @@ class Speeds:
     get_s: float
     put_rate: float | None
     get_rate: float | None
+    put_byte_s: float
+    get_byte_s: float
     encode_act: Fixed
     refit_act: Fixed
     apply_act: Fixed
@@ -87,6 +90,8 @@ DEFAULTS = Speeds(
     get_s=0.1,
     put_rate=None,
     get_rate=None,
+    put_byte_s=0.0,
+    get_byte_s=0.0,
     encode_act=Fixed(0.01, 1.2e-4),
     refit_act=Fixed(0.005, 7e-5),
     apply_act=Fixed(0.003, 4e-5),
@@ -132,6 +137,7 @@ def check_speeds(speeds: Speeds, what: str) -> None:
     costs = {**speeds.encode, **{f"prepare {k}": v for k, v in speeds.prepare.items()}, "apply": speeds.apply}
     fixed = {"encode_act": speeds.encode_act, "refit_act": speeds.refit_act, "apply_act": speeds.apply_act}
     times = {"sync_s": speeds.sync_s, "put_s": speeds.put_s, "get_s": speeds.get_s, "start_s": speeds.start_s}
+    times |= {"put_byte_s": speeds.put_byte_s, "get_byte_s": speeds.get_byte_s}
     times |= {"encode_tile_s": speeds.encode_tile_s, "prepare_tile_s": speeds.prepare_tile_s}
     times |= {f"{k}.{n}": v for k, c in costs.items() for n, v in (("byte_s", c.byte_s), ("change_s", c.change_s))}
     times |= {f"{k}.{n}": v for k, c in fixed.items() for n, v in (("once_s", c.once_s), ("tile_s", c.tile_s))}
