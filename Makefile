@@ -23,7 +23,7 @@ export PYTHONNOUSERSITE := 1
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{printf "%-12s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'|' '{printf "%-17s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.run ## make .venv with everything that running needs, an MPI included
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,14 +24,20 @@ class Mount:
 
 
 def mount_of(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> Mount:
-    """The file system that holds a directory."""
-    best, found = "", Mount("unknown")
-    real = os.path.realpath(folder)
-    for line in mounts.read_text().splitlines():
-        head, _, tail = line.partition(" - ")
-        point = head.split()[4].replace("\\040", " ")
-        if len(point) >= len(best) and (real + "/").startswith(point.rstrip("/") + "/"):
-            kind, *_, options = tail.split()
-            huge = [word.partition("=")[2] for word in options.split(",") if word.startswith("huge=")]
-            best, found = point, Mount(kind, *huge)
+    """The file system that holds a directory: of all that are mounted above it the nearest, of several there the last.
+
+    Lines are of proc(5)'s form; bytes that would be mistaken for its separators are in octal.
+    """
+    found, nearest, real = Mount("unknown"), b"", os.fsencode(os.path.realpath(folder)) + b"/"
+    for line in mounts.read_bytes().split(b"\n"):
+        head, _, tail = line.partition(b" - ")
+        fields, about = head.split(b" "), tail.split(b" ")
+        if len(fields) < 5 or len(about) < 3:
+            continue
+        point = re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8) & 0xFF]), fields[4])
+        if len(point) >= len(nearest) and real.startswith(point.rstrip(b"/") + b"/"):
+            huge = [word[5:] for word in about[-1].split(b",") if word.startswith(b"huge=")]
+            kind = os.fsdecode(about[0])
+            nearest = point
+            found = Mount(kind, os.fsdecode(huge[-1]) if huge and kind == "tmpfs" else "")
     return found

@@ -54,7 +54,7 @@ class Region:
         while start < stop:
             first = self.locate(start)
             low, high = start + 1, min(stop, start + limit)
-            if self.locate(high - 1) + 1 - first <= limit:
+            if high > low and self.locate(high - 1) + 1 - first <= limit:
                 low = high
             while low < high:  # the last offset grows with k: bisect for the longest range that fits
                 middle = (low + high + 1) // 2

@@ -137,7 +137,7 @@ def _site_shard(s: Shape, parts: int, i: int) -> tuple[DatasetLayout, ...]:
 class Masters:
     """The fp32 masters of the last step that was made, by tensor; 4 bytes per weight.
 
-    A later step goes on from there by its own law and fraction; one that is not later starts anew.
+    A later step goes on from there by its own law and fraction; an earlier one starts anew.
     """
 
     def __init__(self) -> None:

@@ -58,7 +58,7 @@ def main() -> int:
     args = parser.parse_args()
     if missing := lacking():
         sys.exit(f"no links can be made here: {missing}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # links, server and mount go as they do at its end
+    signal.signal(signal.SIGTERM, _stop)
     begun = time.monotonic()
     mib = args.mib or (64 if args.quick else 1024)
     shape = args.shape or ("narrow" if args.quick else "wide")
@@ -66,8 +66,9 @@ def main() -> int:
     cases = [_BY_JOBS] if args.quick else [(f, law) for law in args.laws for f in (0.01, 0.03, 0.05)]
     rows: list[dict[str, Any]] = []
     with files(max(mib, 256) * _COPIES << 20, args.dir) as directory, Links(rate) as links:
-        server = S3Server(directory / "s3", host=links.host).start()
+        server = S3Server(directory / "s3", host=links.host)
         try:
+            server.start()
             os.environ.update(server.env())
             world = World(directory, links, server, find(), of_size(SHAPES[shape], mib), args.ranks)
             world.begin()
@@ -120,6 +121,12 @@ def main() -> int:
     written(args.out, rows)
     print(f"{args.out} written; {time.monotonic() - begun:.0f} s in all")
     return 0
+
+
+def _stop(*_: object) -> None:
+    """Links, server and mount go as they do at the end; who asks twice does not stop that."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(143)
 
 
 def written(out: Path, rows: list[dict[str, Any]]) -> None:

@@ -27,7 +27,7 @@ from .net import Links
 SITE = "rollout"
 PART_MIB = {"s3": 32, "direct": 16}  # as dcr plan says: by the store each part costs requests
 BUCKET_MIB, POLL_S = 4, (0.01, 0.05)  # a bucket that a core's share of the cache holds
-_START_S = 10.0  # for jobs that stay to come up; not measured
+_START_S, _SETTLED_S = 10.0, 1.0  # for jobs that stay to come up, and to have looked; not measured
 
 
 @dataclass(frozen=True)
@@ -162,6 +162,11 @@ class World:
         ends = [found for line in lines if (found := json.loads(line))["event"] == "end"]
         return dict(ends[-1]["seconds"]) if ends else {}
 
+    def _begun(self, act: str) -> int:
+        """How often rank 0 has begun an act."""
+        log = self.directory / f"events/{act}-rank0000.jsonl"
+        return log.read_text().count('"event":"begin"') if log.exists() else 0
+
     @contextmanager
     def staying(self) -> Iterator[None]:
         """A publisher and a follower that run until the block ends."""
@@ -169,6 +174,7 @@ class World:
             "train": ("publish", str(self.directory / "step-*")),
             "rollout": ("follow", "--site", SITE),
         }
+        begun = [self._begun(arguments[0]) for arguments in asked.values()]
         for side, arguments in asked.items():
             with open(self.directory / f"{side}.log", "wb") as log:
                 config = ["--config", str(self.directory / "dcr.yaml"), *self._ways]
@@ -177,7 +183,12 @@ class World:
                     subprocess.Popen([*self.links.inside(side), *command], env=self._env, stdout=log, stderr=log)
                 )
         try:
-            time.sleep(_START_S)
+            give_up = time.monotonic() + _START_S
+            while any(self._begun(a[0]) == b for a, b in zip(asked.values(), begun, strict=True)):
+                if time.monotonic() > give_up:
+                    break
+                time.sleep(0.1)
+            time.sleep(_SETTLED_S)
             yield
         finally:
             for job in self._jobs:

@@ -50,10 +50,9 @@ class Turn:
                 self._wanted.discard(index)
                 self._changed.notify_all()
 
-    def is_due(self, index: int) -> bool:
-        """Whether to look at once; not where the next one was looked for in vain."""
-        with self._changed:
-            return not self._missed or index == min(self._wanted)
+    def is_dry(self) -> bool:
+        """Whether the next part was looked for in vain, and none was found since; others are hardly there then."""
+        return self._missed
 
     def looked(self, index: int, found: bool) -> None:
         """A wanted part was looked for."""
@@ -120,10 +119,9 @@ def fetch(
     what = f"part {index} of version {version}"
     give_up, decided = time.monotonic() + wait_s, 0.0
 
-    def look(again: bool) -> PartEntry | None:
+    def look(ask: bool) -> PartEntry | None:
         nonlocal decided
-        # Asking whether it is there takes half the work of asking for what is not.
-        entry = announced(catalog, version, index) if not again or is_announced(catalog, version, index) else None
+        entry = announced(catalog, version, index) if not ask or is_announced(catalog, version, index) else None
         if entry is not None or time.monotonic() < decided:
             return entry
         decided = time.monotonic() + _ASIDE_S
@@ -136,18 +134,19 @@ def fetch(
         return entry
 
     with turn.wanted(index):
-        entry, again, pause, due = None, False, poll_s[0], turn.is_due(index)
+        # Asking whether it is there takes half the work of asking for what is not; whatever a store says to that, it is
+        # asked for itself as often as for a decision.
+        entry, pause, ask = None, poll_s[0], turn.is_dry()
         while True:
-            if due:
-                entry, again = look(again), True
-                turn.looked(index, entry is not None)
+            entry = look(ask)
+            turn.looked(index, entry is not None)
             if entry is not None or (left := give_up - time.monotonic()) <= 0:
                 break
             pause = min(pause * 1.5, poll_s[1]) if turn.rest(index, min(pause, left), left) else poll_s[0]
-            due = True
+            ask = time.monotonic() < decided
     if entry is None:
         decided = 0.0
-        entry = look(again=False)
+        entry = look(ask=False)
     if entry is None:
         raise NotReady(
             what,

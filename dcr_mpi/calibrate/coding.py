@@ -31,7 +31,7 @@ class Coding:
 
 
 def coding(kernels: Kernels, law: Law, fraction: float, size: int, bucket: int, directory: Path) -> Coding:
-    """Measure on bf16 pairs of about ``size`` bytes in memory, a bucket of ``bucket`` bytes each; encode with
+    """Measure on bf16 pairs of about ``size`` bytes in memory, in buckets of ``bucket`` bytes; encode with
     its self-check, as is the default.
 
     Figures are CPU time of one thread, medians of turns.
@@ -59,7 +59,7 @@ class _Point:
 
 def _point(kernels: Kernels, law: Law, fraction: float, size: int, bucket: int, directory: Path) -> _Point:
     data: DataSet = adam("bf16", fraction, size) if law == "adam" else uniform(fraction, size)
-    world = World(data, kernels, directory, bucket)
+    world = World(data, kernels, directory, bucket_bytes=bucket)
     copy, copied = copier()
     work: dict[str, Callable[[], object]] = {"memcpy": copy}
     for how in _POSITIONS:

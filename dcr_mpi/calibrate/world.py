@@ -52,14 +52,21 @@ class World:
     ----------
     directory : Path
         Shard and journal go there; a file system in memory leaves the disk out of the figures.
-    part_bytes : int
+    part_bytes, bucket_bytes : int
         Dense bytes of a part and of a bucket at most; the defaults of ``dcr`` where None.
     """
 
-    def __init__(self, data: DataSet, kernels: Kernels, directory: Path, part_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        data: DataSet,
+        kernels: Kernels,
+        directory: Path,
+        part_bytes: int | None = None,
+        bucket_bytes: int | None = None,
+    ) -> None:
         defaults = CodecSettings()
         self.data, self._kernels = data, kernels
-        self._bucket = min(defaults.bucket_bytes, part_bytes or defaults.bucket_bytes)
+        self._bucket = bucket_bytes or min(defaults.bucket_bytes, part_bytes or defaults.bucket_bytes)
         datasets = tuple(build.whole(t.name, t.shape, data.dtype) for t in sorted(data.tensors, key=lambda t: t.name))
         shard = ShardLayout("model.h5", datasets)
         layout = Layout("bench", (shard,))

@@ -36,6 +36,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.disk is not None:
         speeds = dataclasses.replace(speeds, disk_rate=args.disk, source=f"{speeds.source}; disk as given")
     if args.paper:
+        if args.size is not None or args.parameters is not None:
+            raise UsageError("--paper", found="--size or --parameters beside it", expected="neither",
+                             remedy="leave one out: its cases have their own sizes")  # fmt: skip
         return {"act": "paper", "calibration": speeds.source, "rows": paper_rows(speeds, args.law)}
     scenario = scenario_of(args, _LATENCY_S if speeds.put_rate is None else 0.0)
     positions = _POSITIONS if args.positions is None else (args.positions,)
@@ -50,6 +53,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "transport": args.transport,
         "mode": args.mode,
         "sites": args.sites,
+        "ranks": [args.trainer_ranks, args.site_ranks],
         "link_bytes_s": scenario.link,
         **plan_row(found),
     }

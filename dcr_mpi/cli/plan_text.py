@@ -13,11 +13,16 @@ _NOT_GIVEN = "not given"
 
 def plan(result: dict[str, Any]) -> str:
     """One plan: the answer, the stages, the choice."""
-    c = result["choice"]
+    c, (trainer, site) = result["choice"], result["ranks"]
     what = f"{size(result['dense_bytes'])} at {result['changed_fraction']:.3g} changed ({result['law']})"
-    whole = f"{result['speedup']:.1f} times faster than the whole checkpoint in {seconds(result['full_s'])}"
+    faster = result["speedup"]
+    times = f"{faster:.1f} times faster than" if faster >= 1 else f"{1 / faster:.1f} times as long as"
+    whole = f"{times} the whole checkpoint in {seconds(result['full_s'])}"
+    most = max(result["stages"], key=lambda stage: stage["adds_s"])["name"]
     sent = f"{size(result['payload_bytes'])}, {result['bits_per_change']:.2f} bits per change"
-    share = f"transport is {result['transport_share']:.0%} of it; what holds it up: {result['bottleneck']}"
+    share = (
+        f"transport is {result['transport_share']:.0%} of it, {most} adds most; parts wait for {result['bottleneck']}"
+    )
     lines = [
         f"{seconds(result['total_s'])} for {what}, {whole}",
         f"pause {seconds(result['pause_s'])}; payload {sent}; {share}",
@@ -32,6 +37,7 @@ def plan(result: dict[str, Any]) -> str:
     lines += [
         f"choice: codec.positions {c['positions']}, codec.part_mib {c['part_mib']:g} ({result['parts']} parts), "
         f"relay.degree {c['degree']}",
+        f"ranks: {trainer} at the trainer, {site} at each site (--trainer-ranks, --site-ranks)",
         f"speeds: {result['calibration']}",
     ]
     return "\n".join(lines)

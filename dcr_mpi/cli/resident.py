@@ -61,6 +61,7 @@ def _follow(ports: Ports, config: Config, args: argparse.Namespace, health: Heal
     replica = Replica(site_of(config, site).replica, site)
     applied, waited = 0, time.monotonic()
     while True:
+        health.doing("waiting")
         todo = json.loads(ports.once("what there is to do", lambda: dumps(_look(ports, config, replica, args.until))))
         version, record = todo["version"], todo["at"]
         health.doing(_STATES[todo["do"]])
@@ -129,14 +130,15 @@ def _look(ports: Ports, config: Config, replica: Replica, until: int | None) -> 
 def _publish(ports: Ports, config: Config, args: argparse.Namespace, health: Health) -> Result:
     published, waited = 0, time.monotonic()
     while True:
+        health.doing("waiting")
         raw = ports.once("next checkpoint", lambda: dumps(_checkpoint(ports, config, args)))
         new, version = json.loads(raw)
-        health.doing("waiting" if new is None else "encoding")
         if new is None:
             done = args.until is not None and version >= args.until
             if done or (args.idle is not None and _is_over(ports, waited, args.idle)):
                 return {"act": "published", "version": version, "published": published}
             continue
+        health.doing("encoding")
         with log_of_its_own(ports, config, "encode", "trainer") as own:
             sealed = encode(own, encode_job(config, Path(new)))
         version = sealed.version
@@ -165,8 +167,8 @@ def _publish(ports: Ports, config: Config, args: argparse.Namespace, health: Hea
 
 
 def _checkpoint(ports: Ports, config: Config, args: argparse.Namespace) -> tuple[str | None, int]:
-    """The directory to publish next: what is sealed and undecided, else one after the baseline's in natural order;
-    None where there is none, or no more is asked for. And the version of the baseline."""
+    """The directory to publish next: what is sealed and undecided, else one after the baseline's in natural order, with
+    all of its shards; None where there is none, or no more is asked for. And the version of the baseline."""
     record = BaselineRecord(config.trainer.state)
 
     def look() -> str | None:
@@ -185,7 +187,10 @@ def _checkpoint(ports: Ports, config: Config, args: argparse.Namespace) -> tuple
         beside = [path for path in there if Path(path).parent == Path(known.directory).parent]
         # Names say which is later, where they are of one run; a baseline from elsewhere is before all of them.
         later = [path for path in there if not beside or _natural(path) > _natural(known.directory)]
-        return (later[0] if args.every else later[-1]) if later else None
+        whole = [path for path in later if all((Path(path) / name).exists() for name in known.files)]
+        if args.every:
+            return later[0] if later[:1] == whole[:1] and later else None  # none is passed over
+        return whole[-1] if whole else None
 
     record.settle(ports.catalog)
     known, pending = record.baseline(), record.pending()

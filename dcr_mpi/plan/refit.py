@@ -58,8 +58,8 @@ def plan(scenario: Scenario, speeds: Speeds, choice: Choice) -> Plan:
     sent = payload(s.shares, choice.positions, choice.part, s.bucket, s.block)
     n = max(1, math.ceil(s.dense_bytes / choice.part))
     steps = stream(s, speeds, choice, n, sent)
-    # Looks are work only where the cores are what is waited for: beside a slow link there is time for them.
-    steps = stream(s, speeds, choice, n, sent, _shared(s, speeds, steps))
+    if _shared(s, speeds, steps) > max(step.beat for step in steps):  # beside a slow link there is time for looks
+        steps = stream(s, speeds, choice, n, sent, _shared(s, speeds, steps))
     first, late = _begin(s, speeds)
     slowest = max(steps, key=lambda step: step.beat)
     work, shared = sum(step.cpu for step in steps), _shared(s, speeds, steps)
@@ -118,8 +118,9 @@ def stream(s: Scenario, speeds: Speeds, choice: Choice, n: int, sent: float, apa
         upload = Step("upload", up, max(part / out, up / (coders * _UPLOADS)), sent, cpu=work)
         down = get + part / into
         full = max(0.0, n / at_once - 1) * (down + relay.way + decode) / max(n - 1, 1)
-        requests = _REQUESTS + looks(s, apart * roots)
-        found, asked = down + look_s(s, encode / coders), requests * speeds.get_s + part * speeds.get_byte_s
+        looking = min(apart, looks(s, apart * roots) * speeds.get_s)  # they fill what time there is: a core's, at most
+        found = down + look_s(s, encode / coders)
+        asked = _REQUESTS * speeds.get_s + part * speeds.get_byte_s + looking
         fetch = Step("fetch", found, max(part / into, full), sent * s.sites, cpu=asked * (s.sites if s.cores else 1))
     else:  # one connection from a rank of the trainer to a root at each site: bytes pass, nothing is stored on the way
         rate = min(s.link / s.sites, s.site_link)

@@ -14,7 +14,7 @@ from dcr_mpi.errors import UsageError
 
 KEYS = {
     "act", "bits_per_change", "bottleneck", "calibration", "changed_fraction", "choice", "dense_bytes", "full_s", "law",
-    "link_bytes_s", "mode", "parts", "pause_s", "payload_bytes", "sites", "speedup", "stages", "total_s",
+    "link_bytes_s", "mode", "parts", "pause_s", "payload_bytes", "ranks", "sites", "speedup", "stages", "total_s",
     "transport", "transport_share",
 }  # fmt: skip
 STAGES = ["start", "encode", "upload", "fetch", "relay", "prepare", "decide", "apply"]

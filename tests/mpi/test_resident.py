@@ -103,6 +103,25 @@ def test_the_newest_checkpoint_is_published_and_the_rest_passed_over(
     assert world.words() == full_transfer_of(world, 10)
 
 
+@pytest.mark.parametrize("every", [(), ("--every",)])
+def test_a_checkpoint_counts_once_all_shards_have_their_names(
+    tmp_path: Path, stay: Callable[..., Staying], every: tuple[str, ...]
+) -> None:
+    world = World(tmp_path, LAUNCHERS[KIND])
+    world.begin()
+    for step in (1, 2):
+        appear(world, step)
+    late = sorted((tmp_path / "run/step-1").iterdir())[0]
+    late.rename(tmp_path / "kept")
+    follow = stay(world, 1, "follow", "--site", "rollout", "--until", "1")
+    if every:  # takes each of them, so none after it before it is whole
+        assert stay(world, 1, "publish", str(tmp_path / "run/step-*"), *every, "--idle", "1").result()["published"] == 0
+        (tmp_path / "kept").rename(late)
+    assert stay(world, 1, "publish", str(tmp_path / "run/step-*"), *every, "--until", "1").result()["version"] == 1
+    assert follow.result()["version"] == 1
+    assert world.words() == full_transfer_of(world, 1 if every else 2)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGKILL, None)])
 def test_stopped_and_started_again(
     tmp_path: Path, stay: Callable[..., Staying], number: signal.Signals, code: int | None
