@@ -58,8 +58,7 @@ def plan(scenario: Scenario, speeds: Speeds, choice: Choice) -> Plan:
     sent = payload(s.shares, choice.positions, choice.part, s.bucket, s.block)
     n = max(1, math.ceil(s.dense_bytes / choice.part))
     steps = stream(s, speeds, choice, n, sent)
-    if _shared(s, speeds, steps) > max(step.beat for step in steps):  # beside a slow link there is time for looks
-        steps = stream(s, speeds, choice, n, sent, _shared(s, speeds, steps))
+    steps = stream(s, speeds, choice, n, sent, _shared(s, speeds, steps))
     first, late = _begin(s, speeds)
     slowest = max(steps, key=lambda step: step.beat)
     work, shared = sum(step.cpu for step in steps), _shared(s, speeds, steps)
@@ -70,9 +69,9 @@ def plan(scenario: Scenario, speeds: Speeds, choice: Choice) -> Plan:
         adds[step.name] += (n - 1) * came * (step.cpu / work if bottleneck == "cores" else step is slowest)
     # A site that is ready late has the parts that wait for it come at its own beat.
     waits = max(0.0, late + through(steps[2:], n, shared) - through(steps, n, shared))
-    if bottleneck == "cores":  # nobody idles beside whom a site could read its documents
-        documents = s.site_ranks * s.sites * speeds.refit_act.seconds(s.tiles)
-        waits = max(waits, documents / hands(s, speeds, _everybody(s)))
+    if s.cores is not None:  # a site reads its documents while cores are idle, and else they are work of the same cores
+        documents = s.site_ranks * s.sites * speeds.refit_act.seconds(s.tiles) / hands(s, speeds, _everybody(s))
+        waits = max(waits, documents - max(0.0, n - steps[-1].run) * (came - shared))
     decide, applied, pause = _decide(s, speeds), *_apply(s, speeds)
     stages = [Stage("start", first + late, first + waits)]
     stages += [Stage(step.name, step.alone(n), adds[step.name], step.size) for step in steps]
