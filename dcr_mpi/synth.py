@@ -183,7 +183,7 @@ def write_checkpoint(
     rate = learning_rate(changed, seed)
     try:
         for number, spec in enumerate(tensors):
-            kept = masters if masters is not None else Masters()
+            kept = masters if masters is not None else Masters()  # of this tensor alone: nothing piles up
             words = tensor_words(spec, step, rate if law == "adam" else changed, law, seed, kept)
             target.put(number, Box.whole(spec.shape), 0, words)
         target.sync()

@@ -30,7 +30,7 @@ OUT = Path("bench/out/link.json")
 _BY_JOBS = (0.03, "adam")
 TRANSPORTS = ("s3", "direct")
 _LAWS = ("adam", "uniform")
-_COPIES = 6  # of the model: two steps, the replica, a store, and room
+_COPIES, _LEAST_MIB = 6, 256  # of the model: two steps, the replica, a store, and room; of which a layer may have 200
 _PER_GIB_S = 50.0  # what a full checkpoint of 1 GiB takes over the link
 
 
@@ -65,7 +65,7 @@ def main() -> int:
     rate = (args.rate or 1024 / _PER_GIB_S) * (1 << 20)
     cases = [_BY_JOBS] if args.quick else [(f, law) for law in args.laws for f in (0.01, 0.03, 0.05)]
     rows: list[dict[str, Any]] = []
-    with files(max(mib, 256) * _COPIES << 20, args.dir) as directory, Links(rate) as links:
+    with files(max(mib, _LEAST_MIB) * _COPIES << 20, args.dir) as directory, Links(rate) as links:
         server = S3Server(directory / "s3", host=links.host)
         try:
             server.start()

@@ -187,10 +187,8 @@ def _checkpoint(ports: Ports, config: Config, args: argparse.Namespace) -> tuple
         beside = [path for path in there if Path(path).parent == Path(known.directory).parent]
         # Names say which is later, where they are of one run; a baseline from elsewhere is before all of them.
         later = [path for path in there if not beside or _natural(path) > _natural(known.directory)]
-        whole = [path for path in later if all((Path(path) / name).exists() for name in known.files)]
-        if args.every:
-            return later[0] if later[:1] == whole[:1] and later else None  # none is passed over
-        return whole[-1] if whole else None
+        asked = later[:1] if args.every else reversed(later)  # of each, the first is waited for: none is passed over
+        return next((p for p in asked if all((Path(p) / name).exists() for name in known.files)), None)
 
     record.settle(ports.catalog)
     known, pending = record.baseline(), record.pending()

@@ -58,7 +58,8 @@ def plan(scenario: Scenario, speeds: Speeds, choice: Choice) -> Plan:
     sent = payload(s.shares, choice.positions, choice.part, s.bucket, s.block)
     n = max(1, math.ceil(s.dense_bytes / choice.part))
     steps = stream(s, speeds, choice, n, sent)
-    steps = stream(s, speeds, choice, n, sent, _shared(s, speeds, steps))
+    if s.cores is not None:  # how long the cores take from part to part tells how many looks find nothing meanwhile
+        steps = stream(s, speeds, choice, n, sent, _shared(s, speeds, steps))
     first, late = _begin(s, speeds)
     slowest = max(steps, key=lambda step: step.beat)
     work, shared = sum(step.cpu for step in steps), _shared(s, speeds, steps)
