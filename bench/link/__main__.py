@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,11 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=1, help="refits of each kind, of which the shortest counts")
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
+    if args.dir is not None and not args.dir.is_dir():
+        parser.error(f"--dir: found no directory {args.dir}, expected one with room for six copies of the model")
+    for name in ("mib", "ranks", "rate", "repeat"):
+        if (value := getattr(args, name)) is not None and not value > 0:
+            parser.error(f"--{name}: found {value}, expected more than 0")
     if missing := lacking():
         sys.exit(f"no links can be made here: {missing}")
     signal.signal(signal.SIGTERM, _stop)
@@ -86,15 +92,14 @@ def main() -> int:
             steps = itertools.count(1)
 
             def go(fraction: float, law: str, staying: bool) -> dict[str, Any]:
-                free = planned.core_share(args.ranks) if args.plan else 1.0
+                seen = [planned.machine(args.ranks)] if args.plan else []
                 done = world.refit(next(steps), fraction, law, staying)
-                after = planned.core_share(args.ranks) if args.plan else 1.0
+                seen += [planned.machine(args.ranks)] if args.plan else []
                 told = f"{world.transport}, {law} {done.changed:.2%}: {done.seconds:.2f} s, {full / done.seconds:.1f}x"
                 print(told, flush=True)
                 found = row(done, full, rate, law, args.ranks, staying, world.transport)
-                share = {"core_share": (free + after) / 2}
                 how = {"positions": world.positions, "files": world.filesystem, "shape": shape}
-                return found | how | share
+                return found | how | (asdict(planned.Machine.mean(*seen)) if seen else {})
 
             def least(fraction: float, law: str, staying: bool) -> None:
                 """The shortest of some refits counts."""

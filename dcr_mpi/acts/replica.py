@@ -27,10 +27,11 @@ class Replica:
     def __init__(self, directory: Path, site: str) -> None:
         self.directory, self.site = Path(directory), site
         self.work = self.directory / ".dcr"
+        self.record_path = self.work / "replica.json"
 
     def record(self) -> ReplicaRecord | None:
         """The record, or None where there is no replica yet."""
-        path = self.work / "replica.json"
+        path = self.record_path
         try:
             raw = path.read_bytes()
         except FileNotFoundError:
@@ -59,7 +60,7 @@ class Replica:
 
     def save(self, record: ReplicaRecord, fence: Fence) -> None:
         durable.make_dirs(str(self.work))
-        durable.replace(str(self.work / "replica.json"), dumps(record), fence.check)
+        durable.replace(str(self.record_path), dumps(record), fence.check)
 
     def creating(self) -> str:
         """Digest of the layout whose shards are being put in place, "" where none are."""

@@ -117,7 +117,7 @@ def fetch(
         As :meth:`Contents.part`.
     """
     what = f"part {index} of version {version}"
-    give_up, decided = time.monotonic() + wait_s, 0.0
+    give_up, decided = time.monotonic() + wait_s, time.monotonic() + _ASIDE_S  # most parts come sooner
 
     def look(ask: bool) -> PartEntry | None:
         nonlocal decided

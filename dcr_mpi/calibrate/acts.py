@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 
 from ..acts.apply import ApplyJob, apply
-from ..acts.commit import decide
+from ..acts.commit import abort, decide
 from ..acts.create import CreateJob, create_replica
 from ..acts.encode import encode
 from ..acts.init import InitJob, init_policy, register_site
@@ -33,6 +34,7 @@ from ..store import open_store
 from ..synth import TINY, Shape, site_layout, trainer_layout, write_checkpoint
 from .process import process_s
 
+_STARTS = 3
 _SITE, _STEPS, _LAYERS = "s", 3, (1, 6)
 _WORDS = ("encode", "upload", "decode", "journal", "write")  # stages whose time is the words'; relay waits for them
 
@@ -119,5 +121,9 @@ def _start(directory: Path, encode_s: float) -> float:
         "sites: {s: {replica: replica, layout: site.json}}\n"
     )
     arguments = ("-m", "dcr_mpi", "encode", "-c", str(directory / "dcr.yaml"), "--json")
-    took = process_s("dcr encode of a tiny version", *arguments, str(directory / f"step-{_STEPS + 1}"))
-    return max(0.0, took - encode_s)
+    new = str(directory / f"step-{_STEPS + 1}")
+    catalog, took = Catalog(open_store(str(directory / "store")), "p", NO_KEYS), []
+    for _ in range(_STARTS):
+        took.append(process_s("dcr encode of a tiny version", *arguments, new))
+        abort(catalog)  # the next one encodes it again
+    return max(0.0, median(took) - encode_s)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from ..codec import Scheme
 from ..kernels.api import Kernels
@@ -14,63 +14,83 @@ from .data import DataSet, adam, uniform
 from .timing import copier, seconds
 from .world import World
 
-_TURNS = 3
+_TURNS = 5
 _POSITIONS = ("class", "plain")
-_FEWER = 3  # how many times fewer changes the second point has
+_SHARDS = (4, 2)  # of a trainer and of a site
+_FEWER, _MORE = 3, 2  # how many times fewer and more changes than asked for the two points have
 
 
 @dataclass(frozen=True)
 class Coding:
-    """Costs by positions; memcpy in bytes per second; ``core_share``: CPU time over wall-clock of all of it."""
+    """Costs by positions; memcpy in bytes per second."""
 
-    core_share: float
     memcpy: float
     encode: dict[str, Cost]
     prepare: dict[str, Cost]
     apply: Cost
 
 
-def coding(kernels: Kernels, law: Law, fraction: float, size: int, bucket: int, directory: Path) -> Coding:
-    """Measure on bf16 pairs of about ``size`` bytes in memory, in buckets of ``bucket`` bytes; encode with
-    its self-check, as is the default.
+def coding(
+    kernels: Kernels,
+    law: Law,
+    fraction: float,
+    size: int,
+    bucket: int,
+    directory: Path,
+    tile_s: Mapping[str, float] = MappingProxyType({}),
+) -> Coding:
+    """Measure on bf16 shards of about ``size`` bytes in ``directory``, in buckets of ``bucket`` bytes; encode with its
+    self-check, as is the default.
 
-    Figures are CPU time of one thread, medians of turns.
+    Figures are CPU time of one thread, medians of turns; ``tile_s`` are the seconds of a tile in "encode" and
+    "prepare" that count elsewhere.
     """
-    cpu, wall = time.thread_time(), time.monotonic()
-    points = [_point(kernels, law, fraction / fewer, size, bucket, directory) for fewer in (_FEWER, 1)]
-    share = (time.thread_time() - cpu) / (time.monotonic() - wall)
-    costs = {what: _line(*((p.dense, p.changed, p.took[what]) for p in points)) for what in points[0].took}
+    copy, copied = copier()
+    few, many = (
+        point(kernels, law, rate, size, bucket, directory / str(k))
+        for k, rate in enumerate((fraction / _FEWER, min(fraction * _MORE, (1 + fraction) / 2)))
+    )
+    # In turns, as a machine that is slower for a second would else make changes dear, or cost nothing.
+    work = {(k, what): here.work[what] for what in few.work for k, here in enumerate((few, many))}
+    took = seconds({"memcpy": copy} | work, _TURNS)
+
+    def cost(what: str) -> Cost:
+        tile = tile_s.get(what.rpartition("/")[2], 0.0)
+        # Half of it at most: small data are mostly tiles, and both figures are as noisy as the machine.
+        low, high = (max(took[k, what] - here.tiles * tile, took[k, what] / 2) for k, here in enumerate((few, many)))
+        return _line((few.dense, few.changed, low), (many.dense, many.changed, high))
+
     return Coding(
-        min(1.0, share),
-        max(p.memcpy for p in points),
-        {how: costs[f"{how}/encode"] for how in _POSITIONS},
-        {how: costs[f"{how}/prepare"] for how in _POSITIONS},
-        costs["apply"],
+        copied / took["memcpy"],
+        {how: cost(f"{how}/encode") for how in _POSITIONS},
+        {how: cost(f"{how}/prepare") for how in _POSITIONS},
+        cost("apply"),
     )
 
 
 @dataclass(frozen=True)
-class _Point:
+class Point:
+    """A pair of checkpoints of so many bytes, changed words and tiles, and what may be done with it, by name."""
+
     dense: int
     changed: int
-    memcpy: float
-    took: dict[str, float]
+    tiles: int
+    work: dict[str, Callable[[], object]]
 
 
-def _point(kernels: Kernels, law: Law, fraction: float, size: int, bucket: int, directory: Path) -> _Point:
+def point(kernels: Kernels, law: Law, fraction: float, size: int, bucket: int, directory: Path) -> Point:
+    """Make one in ``directory``, and hold what comes out of its whole way against the new words."""
+    directory.mkdir()
     data: DataSet = adam("bf16", fraction, size) if law == "adam" else uniform(fraction, size)
-    world = World(data, kernels, directory, bucket_bytes=bucket)
-    copy, copied = copier()
-    work: dict[str, Callable[[], object]] = {"memcpy": copy}
+    world = World(data, kernels, directory, bucket_bytes=bucket, shards=_SHARDS)
+    work: dict[str, Callable[[], object]] = {}
     for how in _POSITIONS:
         parts = world.encode(Scheme(how), check=True)
         world.check(parts)
         work[f"{how}/encode"] = lambda how=how: world.encode(Scheme(how), check=True)  # type: ignore[misc]
         work[f"{how}/prepare"] = lambda parts=parts: world.prepare(parts)  # type: ignore[misc]
     work["apply"] = world.apply
-    took = seconds(work, _TURNS)
-    memcpy = copied / took.pop("memcpy")
-    return _Point(data.dense_bytes, data.changed, memcpy, took)
+    return Point(data.dense_bytes, data.changed, world.tiles, work)
 
 
 def _line(few: tuple[int, int, float], many: tuple[int, int, float]) -> Cost:

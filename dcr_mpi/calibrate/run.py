@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,13 @@ from ..store import S3Options, open_store
 from .acts import fixed_costs
 from .coding import coding
 from .disk import disk
+from .neighbours import neighbours
 from .process import opening_s
 from .storing import storing
+from .timing import core_share
 
 _MEMORY = Path("/dev/shm")
+_COPIES = 12  # of the words: twice two checkpoints, what a site holds, a replica, and room for journals
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,14 @@ class Stored:
 
 
 def calibrate(
-    kernels: Kernels, law: Law, fraction: float, size: int, bucket: int, directory: Path, place: Stored | None
+    kernels: Kernels,
+    law: Law,
+    fraction: float,
+    size: int,
+    bucket: int,
+    directory: Path,
+    place: Stored | None,
+    ranks: int = 1,
 ) -> Speeds:
     """Measure.
 
@@ -46,6 +57,8 @@ def calibrate(
         Whose disk is measured; everything else is done in memory, there if it is, else where such a file system is.
     place : Stored, optional
         Objects are put there under ``calibration/`` and deleted again. None leaves the defaults.
+    ranks : int
+        That code at the same time, of which one is measured.
 
     Raises
     ------
@@ -53,17 +66,19 @@ def calibrate(
         The disk is full, or the store refuses.
     """
     rate, sync_s = disk(directory)
-    where = directory if mount_of(directory).in_memory or not os.access(_MEMORY, os.W_OK) else _MEMORY
-    with tempfile.TemporaryDirectory(prefix="dcr-calibrate-", dir=where) as scratch:
-        coded = coding(kernels, law, fraction, size, bucket, Path(scratch))
+    share = core_share()
+    with tempfile.TemporaryDirectory(prefix="dcr-calibrate-", dir=_where(directory, size * ranks)) as scratch:
         acts = fixed_costs(kernels, Path(scratch))
+        tile_s = {"encode": acts.encode_tile_s, "prepare": acts.prepare_tile_s}
+        with neighbours(ranks - 1, law, fraction, size, bucket, Path(scratch)):
+            coded = coding(kernels, law, fraction, size, bucket, Path(scratch), tile_s)
         opened = opening_s(place.url, place.options, Path(scratch)) if place is not None else 0.0
     asked = storing(open_store(place.url, place.options)) if place is not None else None
     return Speeds(
         source=f"dcr bench on {platform.node()}" + ("" if place is not None else "; store: the defaults"),
         law=law,
         fraction=fraction,
-        core_share=coded.core_share,
+        core_share=share,
         memcpy=coded.memcpy,
         encode=coded.encode,
         prepare=coded.prepare,
@@ -83,3 +98,10 @@ def calibrate(
         encode_tile_s=acts.encode_tile_s,
         prepare_tile_s=acts.prepare_tile_s,
     )
+
+
+def _where(directory: Path, size: int) -> Path:
+    """The directory, if it is in memory or nothing else is that has room."""
+    if mount_of(directory).in_memory or not os.access(_MEMORY, os.W_OK):
+        return directory
+    return _MEMORY if shutil.disk_usage(_MEMORY).free > _COPIES * size else directory

@@ -7,18 +7,21 @@ what runs on several threads is in wall-clock.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
+from typing import TypeVar
 
 import numpy as np
 
 _COPY = 32 << 20
+_SPIN_S = 0.5
+K = TypeVar("K", bound=Hashable)
 
 
-def seconds(functions: Mapping[str, Callable[[], object]], rounds: int, once: Container[str] = ()) -> dict[str, float]:
+def seconds(functions: Mapping[K, Callable[[], object]], rounds: int, once: Container[K] = ()) -> dict[K, float]:
     """Median CPU seconds of each function over ``rounds`` turns, or of a single one; each has run before."""
-    taken: dict[str, list[float]] = {name: [] for name in functions}
+    taken: dict[K, list[float]] = {name: [] for name in functions}
     for turn in range(rounds):
         for name, function in functions.items():
             if turn and name in once:
@@ -27,6 +30,14 @@ def seconds(functions: Mapping[str, Callable[[], object]], rounds: int, once: Co
             function()
             taken[name].append(time.thread_time() - begun)
     return {name: median(times) for name, times in taken.items()}
+
+
+def core_share() -> float:
+    """What a process that is always busy gets of a core now: its CPU time over wall-clock, 1 at most."""
+    begun, cpu = time.monotonic(), time.thread_time()
+    while (passed := time.monotonic() - begun) < _SPIN_S:
+        pass
+    return min(1.0, (time.thread_time() - cpu) / passed)
 
 
 def wall_seconds(functions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from typing import Any
 
@@ -14,6 +15,8 @@ from ..errors import UsageError
 from ..jsonable import dumps, to_plain
 from ..kernels import get_kernels
 from ..plan import MIB
+
+_RANKS = 16  # at most, if nobody says: of a node's memory some GB
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -29,7 +32,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         config = load(args.config)
         store = Stored(config.store.url, config.store.s3)
         bucket = int(config.codec.bucket_mib * MIB)
-    speeds = calibrate(get_kernels(), args.law, args.changed, args.mib * MIB, bucket, args.dir, store)
+    ranks = args.ranks or min(len(os.sched_getaffinity(0)), _RANKS)
+    speeds = calibrate(get_kernels(), args.law, args.changed, args.mib * MIB, bucket, args.dir, store, ranks)
     if args.out is not None:
         durable.replace(args.out, dumps(speeds) + b"\n")
     return {

@@ -137,7 +137,11 @@ def build() -> argparse.ArgumentParser:
     _census(add("census", "What changed between any two checkpoints, and what coding it would cost.", False))
     plan_options(add("plan", "What a refit would take: seconds by stage, bytes, pause, and the best settings.", False))
     bench_options(
-        add("bench", "Measure this machine for dcr plan: coding, disk, store, fixed costs. Some ten seconds.", False)
+        add(
+            "bench",
+            "Measure this machine for dcr plan: coding, disk, store, fixed costs. Ten to thirty seconds.",
+            False,
+        )
     )
     run = add(
         "run", "One version's whole cycle on one machine: encode, refit, commit and apply for every configured site."

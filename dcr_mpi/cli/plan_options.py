@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from pathlib import Path
 
 from .quantities import fraction, mix, parameters, rate, size
+
+_LONGEST_S = 1e6
 
 
 def plan_options(parser: argparse.ArgumentParser) -> None:
@@ -118,7 +121,13 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--law", choices=["adam", "uniform"], default="adam", help="how changes are spread (default: adam)"
     )
-    parser.add_argument("--mib", type=_count, default=16, metavar="MIB", help="of words to code (default: 16)")
+    parser.add_argument(
+        "--ranks",
+        type=_count,
+        metavar="N",
+        help="that code at the same time, of which one is measured (default: one per core that is ours, 16 at most)",
+    )
+    parser.add_argument("--mib", type=_count, default=32, metavar="MIB", help="of words to code (default: 32)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
@@ -129,18 +138,18 @@ def _count(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    return _number(text, "seconds, 0 or more", 0.0)
+    return _number(text, f"seconds, 0 or more, at most {_LONGEST_S:g}", 0.0, _LONGEST_S)
 
 
 def _amount(text: str) -> float:
     return _number(text, "MiB, over 0", 1e-6)
 
 
-def _number(text: str, expected: str, least: float) -> float:
+def _number(text: str, expected: str, least: float, most: float = sys.float_info.max) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not least <= value < math.inf:
+    if not least <= value <= most:
         raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}")
     return value

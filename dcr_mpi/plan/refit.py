@@ -119,8 +119,9 @@ def stream(s: Scenario, speeds: Speeds, choice: Choice, n: int, sent: float, apa
         down = get + part / into
         full = max(0.0, n / at_once - 1) * (down + relay.way + decode) / max(n - 1, 1)
         looking = min(apart, looks(s, apart * roots) * speeds.get_s)  # they fill what time there is: a core's, at most
-        found = down + look_s(s, encode / coders)
-        asked = _REQUESTS * speeds.get_s + part * speeds.get_byte_s + looking
+        # Who waits for a part first finds that it is there; parts that wait for somebody are asked for at once.
+        found = down + speeds.get_s + there + look_s(s, encode / coders)
+        asked = (_REQUESTS + 1) * speeds.get_s + part * speeds.get_byte_s + looking
         fetch = Step("fetch", found, max(part / into, full), sent * s.sites, cpu=asked * (s.sites if s.cores else 1))
     else:  # one connection from a rank of the trainer to a root at each site: bytes pass, nothing is stored on the way
         rate = min(s.link / s.sites, s.site_link)

@@ -164,6 +164,23 @@ def test_one_thread_at_a_time_asks_for_what_is_not_there_yet(
     assert preparing.end().manifest_sha256 == encoding.end().manifest_sha256
 
 
+def test_a_part_that_comes_soon_costs_no_question_for_a_decision(
+    local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = local.encode(steps[1]).detail["parts"]
+    store, asked = local.ports.catalog.store, list[str]()
+    whole = type(store).stat
+
+    def stat(self: Any, key: str) -> Any:
+        asked.append(key)
+        return whole(self, key)
+
+    monkeypatch.setattr(type(store), "stat", stat)
+    for index in range(parts):
+        assert stream.fetch(local.ports.catalog, 1, index, 1 << 30, 60.0, POLL, stream.Turn())
+    assert asked == []
+
+
 def test_without_waiting_a_version_that_is_being_encoded_is_not_ready(
     local: Local, steps: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

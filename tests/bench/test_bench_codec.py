@@ -129,17 +129,20 @@ def test_fp8_rounds_to_the_nearest(kind: str, theirs: type) -> None:
     assert (ROUND[kind](values) == (values * np.float32(512)).astype(theirs).view(np.uint8)).all()
 
 
+@pytest.mark.parametrize("shards", [None, (4, 2)], ids=["whole", "split"])
 @pytest.mark.parametrize("name", OURS)
-def test_every_scheme_goes_the_whole_way(name: str, tmp_path: Path) -> None:
-    world = World(adam("bf16", 0.05, 1 << 20), get_kernels(), tmp_path, 1 << 18)
+def test_every_scheme_goes_the_whole_way(name: str, shards: tuple[int, int] | None, tmp_path: Path) -> None:
+    world = World(adam("bf16", 0.05, 1 << 20), get_kernels(), tmp_path, 1 << 18, shards=shards)
     assert len(world.parts) == 4
+    assert world.tiles == (8 if shards is None else 8 * max(shards))
     world.check(world.encode(OURS[name], check=True))
 
 
-def test_a_target_that_is_not_reached_ends_the_benchmark(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shards", [None, (4, 2)], ids=["whole", "split"])
+def test_a_target_that_is_not_reached_ends_the_benchmark(shards: tuple[int, int] | None, tmp_path: Path) -> None:
     data = adam("bf16", 0.05, 1 << 20)
-    parts = World(data, get_kernels(), tmp_path).encode(OURS["auto, ulp"])
+    parts = World(data, get_kernels(), tmp_path, shards=shards).encode(OURS["auto, ulp"])
     first = data.tensors[0]
     other = replace(data, tensors=(replace(first, new=first.base), *data.tensors[1:]))
     with pytest.raises(SystemExit, match="did not become the new words"):
-        World(other, get_kernels(), tmp_path).check(parts)
+        World(other, get_kernels(), tmp_path, shards=shards).check(parts)

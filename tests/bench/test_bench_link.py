@@ -114,3 +114,23 @@ def test_the_quick_run_writes_what_machines_read(tmp_path: Path, monkeypatch: py
             assert row["payload_bytes"] < crossed < 2 * row["payload_bytes"]
         if row["transport"] == "direct":
             assert row["fetched_bytes"] == {"direct": row["payload_bytes"], "store": 0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--dir", "nowhere"], "no directory nowhere"),
+        (["--mib", "-5"], "more than 0"),
+        (["--repeat", "0"], "more than 0"),
+        (["--rate", "nan"], "more than 0"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_arguments_end_before_anything_is_set_up(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench.link", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err

@@ -93,6 +93,7 @@ def test_options_are_what_is_planned(capsys: pytest.CaptureFixture[str]) -> None
         (["--trainer-ranks", "0"], "1 or more"),
         (["--part-mib", "0"], "over 0"),
         (["--latency", "-1"], "0 or more"),
+        (["--latency", "1e308"], "at most 1e+06"),
         (["--law", "normal"], "invalid choice"),
         (["--calibration", "nowhere.json"], "dcr bench --out"),
     ],
