@@ -1,4 +1,7 @@
-"""What a directory's disk takes: words written over ones that are there, and made durable, as apply does it."""
+"""What a directory's disk takes to make durable what was written over words that are there, as apply does it.
+
+Writing itself is work of a core, and measured as that.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,11 @@ from ..errors import from_os_error
 _PIECE, _PIECES = 4 << 20, 32
 _LONGEST_S = 1.5
 _SYNCS = 5
+_LEAST_S = 1e-4  # where there is no disk
 
 
 def disk(directory: Path) -> tuple[float, float]:
-    """Bytes per second of write and fsync, and seconds of an fsync after one small write.
+    """Bytes per second of fsync after writing, and seconds of an fsync after one small write.
 
     Raises
     ------
@@ -35,11 +39,11 @@ def disk(directory: Path) -> tuple[float, float]:
                 os.pwrite(fd, data, pieces * _PIECE)
                 pieces += 1
             durable.sync(fd)
-            begun = time.monotonic()
             for piece in range(pieces):
                 os.pwrite(fd, data, piece * _PIECE)
+            begun = time.monotonic()
             durable.sync(fd)
-            rate = pieces * _PIECE / (time.monotonic() - begun)
+            rate = pieces * _PIECE / max(time.monotonic() - begun, _LEAST_S)
             took = []
             for k in range(_SYNCS):
                 begun = time.monotonic()

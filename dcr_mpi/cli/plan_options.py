@@ -92,9 +92,7 @@ def plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibration", type=Path, metavar="FILE", help="what dcr bench wrote (default: stated defaults)"
     )
-    parser.add_argument(
-        "--disk", type=rate, metavar="RATE", help="write and fsync of a node, instead of the calibration's"
-    )
+    parser.add_argument("--disk", type=rate, metavar="RATE", help="fsync of a node, instead of the calibration's")
     parser.add_argument(
         "--paper", action="store_true", help="print the NeMo-DCR paper's cases beside our projection instead"
     )

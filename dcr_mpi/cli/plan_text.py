@@ -119,7 +119,7 @@ def bench(result: dict[str, Any]) -> str:
             rows.append((f"{act}, {how}", _speed(cost, per)))
     rows.append(("apply", _speed(s["apply"], per)))
     rows += [
-        ("disk, write and fsync", f"{s['disk_rate'] / 1e9:.2f} GB/s"),
+        ("disk, fsync of what was written", f"{s['disk_rate'] / 1e9:.2f} GB/s"),
         ("fsync of little", f"{1e3 * s['sync_s']:.1f} ms"),
     ]
     if s["put_rate"] is not None:

@@ -37,8 +37,9 @@ class Speeds:
 
     ``encode`` has the self-check in it, ``prepare`` all that a rank does with a part once it is there. Both by
     positions. ``apply`` is one core's work on a replica in the page cache; what the disk then takes is ``disk_rate``
-    (write and fsync, one node), with ``sync_s`` for an fsync of next to nothing. ``put_s`` and ``get_s`` are one small
-    request to the store, ``put_rate`` and ``get_rate`` one stream of bytes; both are None where no store was measured.
+    (fsync of what was written, one node), with ``sync_s`` for an fsync of next to nothing. ``put_s`` and ``get_s`` are
+    one small request to the store, ``put_rate`` and ``get_rate`` one stream of bytes; both are None where no store was
+    measured.
     ``put_byte_s`` and ``get_byte_s`` are work of this machine for a byte of it, the store's too where that runs here.
     ``encode_act``, ``refit_act`` and ``apply_act``: fixed costs in a job that stays; ``start_s``: interpreter, imports
     and compiled kernels of one process. ``encode_tile_s`` and ``prepare_tile_s`` are what coding takes for each tile,
