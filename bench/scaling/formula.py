@@ -33,7 +33,8 @@ class Case:
         """By the formula: from the first part's encoding to the last one's decoding, looks and journals left out."""
         s = self.scenario
         steps = stream(s, self.speeds, self.choice, self.parts, self.sent)
-        return through(steps, self.parts) - steps[-1].tail
+        look = self.speeds.get_s + 2 * s.latency  # the one that finds the last part
+        return through(steps, self.parts) - look - steps[-1].tail
 
     def model(self) -> Model:
         s, n, speeds = self.scenario, self.parts, self.speeds
