@@ -76,8 +76,8 @@ print(cpu / (time.monotonic() - wall), rounds / cpu)
 def at_pace(speeds: Speeds, times: float) -> Speeds:
     """A calibration for a machine of which everything takes ``times`` as long."""
 
-    def costs(found: dict[str, Cost]) -> dict[str, Cost]:
-        return {how: Cost(c.byte_s * times, c.change_s * times) for how, c in found.items()}
+    def cost(found: Cost) -> Cost:
+        return Cost(found.byte_s * times, found.change_s * times)
 
     def fixed(found: Fixed) -> Fixed:
         return Fixed(found.once_s * times, found.tile_s * times)
@@ -85,9 +85,9 @@ def at_pace(speeds: Speeds, times: float) -> Speeds:
     names = ("sync_s", "put_s", "get_s", "put_byte_s", "get_byte_s", "start_s", "encode_tile_s", "prepare_tile_s")
     return replace(
         speeds,
-        encode=costs(speeds.encode),
-        prepare=costs(speeds.prepare),
-        apply=costs({"": speeds.apply})[""],
+        encode={how: cost(c) for how, c in speeds.encode.items()},
+        prepare={how: cost(c) for how, c in speeds.prepare.items()},
+        apply=cost(speeds.apply),
         disk_rate=speeds.disk_rate / times,
         encode_act=fixed(speeds.encode_act),
         refit_act=fixed(speeds.refit_act),

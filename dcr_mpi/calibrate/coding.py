@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -21,6 +21,17 @@ _FEWER, _MORE = 3, 2  # how many times fewer and more changes than asked for the
 
 
 @dataclass(frozen=True)
+class Sample:
+    """What is coded: words of which ``fraction`` change by ``law``, ``size`` dense bytes of them, in buckets of
+    ``bucket`` dense bytes."""
+
+    law: Law
+    fraction: float
+    size: int
+    bucket: int
+
+
+@dataclass(frozen=True)
 class Coding:
     """Costs by positions; memcpy in bytes per second."""
 
@@ -32,23 +43,19 @@ class Coding:
 
 def coding(
     kernels: Kernels,
-    law: Law,
-    fraction: float,
-    size: int,
-    bucket: int,
+    sample: Sample,
     directory: Path,
     tile_s: Mapping[str, float] = MappingProxyType({}),
 ) -> Coding:
-    """Measure on bf16 shards of about ``size`` bytes in ``directory``, in buckets of ``bucket`` bytes; encode with its
-    self-check, as is the default.
+    """Measure on bf16 shards in ``directory``; encode with its self-check, as is the default.
 
     Figures are CPU time of one thread, medians of turns; ``tile_s`` are the seconds of a tile in "encode" and
     "prepare" that count elsewhere.
     """
     copy, copied = copier()
     few, many = (
-        point(kernels, law, rate, size, bucket, directory / str(k))
-        for k, rate in enumerate((fraction / _FEWER, min(fraction * _MORE, (1 + fraction) / 2)))
+        point(kernels, replace(sample, fraction=rate), directory / str(k))
+        for k, rate in enumerate((sample.fraction / _FEWER, min(sample.fraction * _MORE, (1 + sample.fraction) / 2)))
     )
     # In turns, as a machine that is slower for a second would else make changes dear, or cost nothing.
     work = {(k, what): here.work[what] for what in few.work for k, here in enumerate((few, many))}
@@ -78,11 +85,12 @@ class Point:
     work: dict[str, Callable[[], object]]
 
 
-def point(kernels: Kernels, law: Law, fraction: float, size: int, bucket: int, directory: Path) -> Point:
+def point(kernels: Kernels, sample: Sample, directory: Path) -> Point:
     """Make one in ``directory``, and hold what comes out of its whole way against the new words."""
     directory.mkdir()
-    data: DataSet = adam("bf16", fraction, size) if law == "adam" else uniform(fraction, size)
-    world = World(data, kernels, directory, bucket_bytes=bucket, shards=_SHARDS)
+    fraction, size = sample.fraction, sample.size
+    data: DataSet = adam("bf16", fraction, size) if sample.law == "adam" else uniform(fraction, size)
+    world = World(data, kernels, directory, bucket_bytes=sample.bucket, shards=_SHARDS)
     work: dict[str, Callable[[], object]] = {}
     for how in _POSITIONS:
         parts = world.encode(Scheme(how), check=True)

@@ -13,14 +13,13 @@ from pathlib import Path
 
 from ..errors import ResourceError
 from ..kernels import get_kernels
-from ..plan import Law
-from .coding import point
+from .coding import Sample, point
 
 _LOOK_S = 0.2
 
 
 @contextmanager
-def neighbours(count: int, law: Law, fraction: float, size: int, bucket: int, directory: Path) -> Iterator[None]:
+def neighbours(count: int, sample: Sample, directory: Path) -> Iterator[None]:
     """So many processes that encode, prepare and apply until the block ends; each has files of its own in
     ``directory``.
 
@@ -32,7 +31,7 @@ def neighbours(count: int, law: Law, fraction: float, size: int, bucket: int, di
     spawn = get_context("spawn")
     at_work = [spawn.Event() for _ in range(count)]
     processes = [
-        spawn.Process(target=_code, args=(law, fraction, size, bucket, directory / f"beside-{k}", event, os.getpid()))
+        spawn.Process(target=_code, args=(sample, directory / f"beside-{k}", event, os.getpid()))
         for k, event in enumerate(at_work)
     ]
     try:
@@ -55,9 +54,9 @@ def neighbours(count: int, law: Law, fraction: float, size: int, bucket: int, di
                 process.join()
 
 
-def _code(law: Law, fraction: float, size: int, bucket: int, directory: Path, at_work: Event, parent: int) -> None:
+def _code(sample: Sample, directory: Path, at_work: Event, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever interrupts the measurement ends it, and that ends this
-    work = point(get_kernels(), law, fraction, size, bucket, directory).work.values()
+    work = point(get_kernels(), sample, directory).work.values()
     at_work.set()
     while os.getppid() == parent:
         for do in work:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from ..kernels.api import Kernels
 from ..mounts import mount_of
-from ..plan import DEFAULTS, Law, Speeds
+from ..plan import DEFAULTS, Speeds
 from ..store import S3Options, open_store
 from .acts import fixed_costs
-from .coding import coding
+from .coding import Sample, coding
 from .disk import disk
 from .neighbours import neighbours
 from .process import opening_s
@@ -35,10 +35,7 @@ class Stored:
 
 def calibrate(
     kernels: Kernels,
-    law: Law,
-    fraction: float,
-    size: int,
-    bucket: int,
+    sample: Sample,
     directory: Path,
     place: Stored | None,
     ranks: int = 1,
@@ -47,12 +44,9 @@ def calibrate(
 
     Parameters
     ----------
-    fraction : float
-        Of words that change; a third of it is measured too, and a line put through both.
-    size : int
-        Dense bytes to code.
-    bucket : int
-        Dense bytes of a bucket, ``codec.bucket_mib``: what of it fits a cache makes a difference.
+    sample : Sample
+        At a third of its fraction and at twice it, and a line is put through both. Its bucket is ``codec.bucket_mib``:
+        what of it fits a cache makes a difference.
     directory : Path
         Whose disk is measured; everything else is done in memory, there if it is, else where such a file system is.
     place : Stored, optional
@@ -67,17 +61,17 @@ def calibrate(
     """
     rate, sync_s = disk(directory)
     share = core_share()
-    with tempfile.TemporaryDirectory(prefix="dcr-calibrate-", dir=_where(directory, size * ranks)) as scratch:
+    with tempfile.TemporaryDirectory(prefix="dcr-calibrate-", dir=_where(directory, sample.size * ranks)) as scratch:
         acts = fixed_costs(kernels, Path(scratch))
         tile_s = {"encode": acts.encode_tile_s, "prepare": acts.prepare_tile_s}
-        with neighbours(ranks - 1, law, fraction, size, bucket, Path(scratch)):
-            coded = coding(kernels, law, fraction, size, bucket, Path(scratch), tile_s)
+        with neighbours(ranks - 1, sample, Path(scratch)):
+            coded = coding(kernels, sample, Path(scratch), tile_s)
         opened = opening_s(place.url, place.options, Path(scratch)) if place is not None else 0.0
     asked = storing(open_store(place.url, place.options)) if place is not None else None
     return Speeds(
         source=f"dcr bench on {platform.node()}" + ("" if place is not None else "; store: the defaults"),
-        law=law,
-        fraction=fraction,
+        law=sample.law,
+        fraction=sample.fraction,
         core_share=share,
         memcpy=coded.memcpy,
         encode=coded.encode,

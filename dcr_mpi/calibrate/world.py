@@ -86,10 +86,8 @@ class World:
             self._base, self._new = Memory(trainer, self._before), Memory(trainer, self._after)
             self._held = Memory(self._site, self._before)
         else:
-            self._base, self._new = (
-                self._written("base", trainer, self._before),
-                self._written("new", trainer, self._after),
-            )
+            self._base = self._written("base", trainer, self._before)
+            self._new = self._written("new", trainer, self._after)
             self._held = self._written("held", self._site, self._before)
         self._replica = self._filled()
         self._journals = [directory / f"journal-{shard}" for shard in range(len(self._site.shards))]

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import durable
 from ..acts.publish import CodecSettings
-from ..calibrate import Stored, calibrate
+from ..calibrate import Sample, Stored, calibrate
 from ..config import load
 from ..errors import UsageError
 from ..jsonable import dumps, to_plain
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         store = Stored(config.store.url, config.store.s3)
         bucket = int(config.codec.bucket_mib * MIB)
     ranks = args.ranks or min(len(os.sched_getaffinity(0)), _RANKS)
-    speeds = calibrate(get_kernels(), args.law, args.changed, args.mib * MIB, bucket, args.dir, store, ranks)
+    speeds = calibrate(get_kernels(), Sample(args.law, args.changed, args.mib * MIB, bucket), args.dir, store, ranks)
     if args.out is not None:
         durable.replace(args.out, dumps(speeds) + b"\n")
     return {

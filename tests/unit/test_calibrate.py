@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dcr_mpi.calibrate.coding import coding
+from dcr_mpi.calibrate.coding import Sample, coding
 from dcr_mpi.calibrate.neighbours import neighbours
 from dcr_mpi.calibrate.storing import storing
 from dcr_mpi.calibrate.timing import core_share
@@ -17,11 +18,12 @@ from dcr_mpi.kernels import get_kernels
 from dcr_mpi.store import open_store
 
 MIB = 1 << 20
+ADAM = Sample("adam", 0.03, MIB, MIB)
 pytestmark = pytest.mark.timeout(180)
 
 
 def test_neighbours_work_until_the_block_ends_and_are_gone_then(tmp_path: Path) -> None:
-    with neighbours(2, "adam", 0.03, MIB, MIB, tmp_path):
+    with neighbours(2, ADAM, tmp_path):
         beside = multiprocessing.active_children()
         assert len(beside) == 2
         assert {path.name for path in tmp_path.iterdir()} == {"beside-0", "beside-1"}
@@ -36,19 +38,19 @@ def test_neighbours_work_until_the_block_ends_and_are_gone_then(tmp_path: Path) 
 
 def test_neighbours_are_gone_after_an_error_too(tmp_path: Path) -> None:
     beside = []
-    with pytest.raises(ZeroDivisionError), neighbours(1, "uniform", 0.03, MIB, MIB, tmp_path):
+    with pytest.raises(ZeroDivisionError), neighbours(1, replace(ADAM, law="uniform"), tmp_path):
         beside = multiprocessing.active_children()
         raise ZeroDivisionError
     assert len(beside) == 1 and not beside[0].is_alive()
 
 
 def test_a_neighbour_that_ends_is_said_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(ResourceError, match="--ranks 1"), neighbours(1, "adam", 0.03, MIB, MIB, tmp_path / "nowhere"):
+    with pytest.raises(ResourceError, match="--ranks 1"), neighbours(1, ADAM, tmp_path / "nowhere"):
         raise AssertionError("it has nowhere to write")
 
 
 def test_costs_are_over_nothing(tmp_path: Path) -> None:
-    found = coding(get_kernels(), "adam", 0.03, MIB, MIB, tmp_path)
+    found = coding(get_kernels(), ADAM, tmp_path)
     for cost in (*found.encode.values(), *found.prepare.values(), found.apply):
         assert 0 < cost.byte_s + cost.change_s < 1e-4 and min(cost.byte_s, cost.change_s) >= 0
 
@@ -59,7 +61,7 @@ def test_what_a_tile_takes_counts_once(
 ) -> None:
     """Of 32 tiles, in work of a second; at most half of that is theirs."""
     monkeypatch.setattr("dcr_mpi.calibrate.coding.seconds", lambda work, turns: dict.fromkeys(work, 1.0))
-    found = coding(get_kernels(), "adam", 0.03, MIB, MIB, tmp_path, {"encode": tile_s})
+    found = coding(get_kernels(), ADAM, tmp_path, {"encode": tile_s})
     assert found.encode["plain"].byte_s * MIB == pytest.approx(left_s) and found.encode["plain"].change_s == 0
     assert found.prepare["plain"].byte_s * MIB == pytest.approx(1.0)
 

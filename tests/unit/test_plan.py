@@ -197,7 +197,8 @@ def test_parts_overlap() -> None:
     """Many parts take about as long as the slowest stage, not as all of them."""
     scenario = Scenario((share(0.03, 1e11),), 330e6, 330e6, 64, 64)
     steps = stream(scenario, DEFAULTS, Choice("class", 64.0 * MIB, 2), 3000, 2.2e9)
-    assert through(steps, 3000) < 1.7 * max(step.alone(3000) for step in steps)
+    look = DEFAULTS.get_s  # the one that finds the last part
+    assert through(steps, 3000) - look < 1.6 * max(step.alone(3000) for step in steps)
     one = stream(scenario, DEFAULTS, Choice("class", 2e11, 2), 1, 2.2e9)
     assert through(one, 1) == pytest.approx(sum(step.way + step.tail for step in one))
 
