@@ -1,18 +1,12 @@
-"""What ``dcr plan`` says of the refits that were just measured, from a calibration made here just before."""
+"""What ``dcr plan`` says of the refits that were just measured, from a calibration made here between them."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from dcr_mpi.plan import MIB, Choice, Cost, Fixed, Scenario, Share, Speeds, changes, plan, read_speeds
+from dcr_mpi.plan import MIB, Choice, Scenario, Share, Speeds, changes, plan, read_speeds
 
 from .world import BUCKET_MIB, PART_MIB, POLL_S, SITE, World
 
@@ -20,80 +14,12 @@ _SPREADS = (0.02,)  # of dcr_mpi.synth's matrices
 _FRACTION = 0.03
 
 
-def calibrate(world: World, law: str) -> tuple[Speeds, float]:
-    """``dcr bench`` at the trainer's end of the link, on the disk of the replica; and the machine's pace meanwhile."""
+def calibrate(world: World, law: str) -> Speeds:
+    """``dcr bench`` at the trainer's end of the link, on the disk of the replica."""
     out = world.directory / f"calibration-{law}.json"
     where = ("--dir", str(world.directory), "--law", law, "--changed", str(_FRACTION), "--out", str(out))
-    before = machine(world.ranks)
     world.dcr("train", 1, "bench", *where)
-    return read_speeds(Path(out)), Machine.mean(before, machine(world.ranks)).pace
-
-
-@dataclass(frozen=True)
-class Machine:
-    """``core_share``: what one busy process would get of a core; ``pace``: rounds of a loop in a second of a core."""
-
-    core_share: float
-    pace: float
-
-    @staticmethod
-    def mean(*seen: Machine) -> Machine:
-        return Machine(fmean(m.core_share for m in seen), fmean(m.pace for m in seen))
-
-
-def machine(ranks: int) -> Machine:
-    """The machine as it is now, from what ``2 * ranks`` busy processes get together in half a second.
-
-    Others on it, and on the host that it may share, come and go between a calibration and a refit, so this is asked
-    before and after each.
-    """
-    spin = [
-        subprocess.Popen([sys.executable, "-c", _SPIN], stdout=subprocess.PIPE, text=True) for _ in range(2 * ranks)
-    ]
-    told = [tuple(map(float, process.communicate()[0].split())) for process in spin]
-    got, paces = sum(share for share, _ in told), [pace for _, pace in told]
-    cores = os.cpu_count() or 1
-    others = max(0.0, cores * len(spin) / got - len(spin))
-    return Machine(min(1.0, cores / (1 + others)), fmean(paces))
-
-
-# Passes over memory and steps of the interpreter, as ranks have both.
-_SPIN = """
-import time
-import numpy as np
-old, new = np.ones(8 << 20, np.uint16), np.zeros(8 << 20, np.uint16)
-wall, cpu, rounds = time.monotonic(), time.process_time(), 0
-while time.monotonic() < wall + 0.5:
-    np.copyto(new, old)
-    np.count_nonzero(new != old)
-    sum(range(30000))
-    rounds += 1
-cpu = time.process_time() - cpu
-print(cpu / (time.monotonic() - wall), rounds / cpu)
-"""
-
-
-def at_pace(speeds: Speeds, times: float) -> Speeds:
-    """A calibration for a machine of which everything takes ``times`` as long."""
-
-    def cost(found: Cost) -> Cost:
-        return Cost(found.byte_s * times, found.change_s * times)
-
-    def fixed(found: Fixed) -> Fixed:
-        return Fixed(found.once_s * times, found.tile_s * times)
-
-    names = ("sync_s", "put_s", "get_s", "put_byte_s", "get_byte_s", "start_s", "encode_tile_s", "prepare_tile_s")
-    return replace(
-        speeds,
-        encode={how: cost(c) for how, c in speeds.encode.items()},
-        prepare={how: cost(c) for how, c in speeds.prepare.items()},
-        apply=cost(speeds.apply),
-        disk_rate=speeds.disk_rate / times,
-        encode_act=fixed(speeds.encode_act),
-        refit_act=fixed(speeds.refit_act),
-        apply_act=fixed(speeds.apply_act),
-        **{name: getattr(speeds, name) * times for name in names},
-    )
+    return read_speeds(out)
 
 
 def launch_s(world: World) -> float:
@@ -128,17 +54,18 @@ def scenario(row: dict[str, Any], tiles: int, launch: float) -> Scenario:
     )
 
 
-def planned(rows: Sequence[dict[str, Any]], speeds: dict[str, tuple[Speeds, float]], tiles: int, launch: float) -> None:
-    """Add the plan's figures to each row: ``plan_s``, ``plan_error``, ``plan_pause_s``, ``plan_payload_bytes``,
+def planned(row: dict[str, Any], speeds: Speeds, tiles: int, launch: float) -> dict[str, Any]:
+    """The plan's figures beside those of a row: ``plan_s``, ``plan_error``, ``plan_pause_s``, ``plan_payload_bytes``,
     ``plan_stages_s``."""
-    for row in rows:
-        calibrated, pace = speeds[row["law"]]
-        row["pace"] /= pace
-        now = replace(at_pace(calibrated, 1 / row["pace"]), core_share=row["core_share"])
-        found = plan(scenario(row, tiles, launch), now, Choice(row["positions"], PART_MIB[row["transport"]] * MIB, 2))
-        row["plan_s"], row["plan_error"] = found.total_s, found.total_s / row["refit_s"] - 1
-        row["plan_pause_s"], row["plan_payload_bytes"] = found.pause_s, found.payload_bytes
-        row["plan_stages_s"] = {stage.name: stage.adds_s for stage in found.stages}
+    found = plan(scenario(row, tiles, launch), speeds, Choice(row["positions"], PART_MIB[row["transport"]] * MIB, 2))
+    return {
+        "core_share": speeds.core_share,
+        "plan_s": found.total_s,
+        "plan_error": found.total_s / row["refit_s"] - 1,
+        "plan_pause_s": found.pause_s,
+        "plan_payload_bytes": found.payload_bytes,
+        "plan_stages_s": {stage.name: stage.adds_s for stage in found.stages},
+    }
 
 
 HEADS = [
@@ -148,7 +75,6 @@ HEADS = [
     "law",
     "changed",
     "share",
-    "pace",
     "measured",
     "plan",
     "error",
@@ -168,7 +94,6 @@ def line(r: dict[str, Any]) -> list[str]:
         r["law"],
         f"{r['changed_fraction']:.2%}",
         f"{r['core_share']:.0%}",
-        f"{r['pace']:.0%}",
         f"{r['refit_s']:.2f} s",
         f"{r['plan_s']:.2f} s",
         f"{r['plan_error']:+.0%}",
