@@ -143,11 +143,15 @@ class Events:
         with self._lock:
             return dict(self._seconds)
 
-    def progress(self, total: int, label: str) -> Progress:
-        """Progress through ``total`` bytes of this rank's work: shown by rank 0, logged by every rank."""
+    def progress(self, total: int, label: str, version: int | None = None) -> Progress:
+        """Progress through ``total`` bytes of this rank's work: shown by rank 0, logged by every rank.
+
+        ``version`` is told where one job takes many.
+        """
         if self._progress is not None:
             self._progress.close()
-        title = label if self.size == 1 else f"{label} (rank {self.rank} of {self.size})"
+        title = label if version is None else f"version {version}, {label}"
+        title += f" (rank {self.rank} of {self.size})" if self.size > 1 else ""
         self._progress = Progress(
             total, title, self.progress_s, self._stream or sys.stderr, enabled=self.rank == 0, clock=self._clock,
             report=lambda done: self.emit("progress", label=label, done=done, total=total),

@@ -16,8 +16,8 @@ from http.client import HTTPException
 from .errors import NotReady
 
 
-def run_hook(when: str, hook: str, facts: Mapping[str, str], timeout_s: float) -> None:
-    """Run a hook and wait for it.
+def run_hook(when: str, hook: str, facts: Mapping[str, str], timeout_s: float) -> str:
+    """Run a hook, wait for it, and return the end of what a command printed, for people.
 
     Parameters
     ----------
@@ -34,7 +34,11 @@ def run_hook(when: str, hook: str, facts: Mapping[str, str], timeout_s: float) -
     NotReady
         It failed, or took too long.
     """
-    found = _post(hook, facts, timeout_s) if hook.startswith(("http://", "https://")) else _call(hook, facts, timeout_s)
+    told = ""
+    if hook.startswith(("http://", "https://")):
+        found = _post(hook, facts, timeout_s)
+    else:
+        found, told = _call(hook, facts, timeout_s)
     if found:
         raise NotReady(
             f"hook {when} apply of version {facts.get('version')}: {hook}",
@@ -47,9 +51,11 @@ def run_hook(when: str, hook: str, facts: Mapping[str, str], timeout_s: float) -
                 else "the version is applied, and the hook is called once more"
             ),
         )
+    return told
 
 
-def _call(command: str, facts: Mapping[str, str], timeout_s: float) -> str:
+def _call(command: str, facts: Mapping[str, str], timeout_s: float) -> tuple[str, str]:
+    """What went wrong, or nothing; and the end of what the command printed."""
     env = {name: value for name, value in os.environ.items() if name != "DCR_KEY"}  # no hook's business
     env |= {f"DCR_{name.upper()}": value for name, value in facts.items()}
     with tempfile.TemporaryFile() as out:  # no pipe: what a hook leaves running must not hold it up
@@ -68,10 +74,11 @@ def _call(command: str, facts: Mapping[str, str], timeout_s: float) -> str:
                 os.killpg(shell.pid, signal.SIGKILL)  # all of it: a pause that has failed must not come later
             shell.wait()
             if isinstance(error, subprocess.TimeoutExpired):
-                return f"nothing within {timeout_s:g} s"
+                return f"nothing within {timeout_s:g} s", ""
             raise
         out.seek(max(0, out.seek(0, os.SEEK_END) - 500))
-        return f"exit code {code}: {out.read().decode(errors='replace').strip()}" if code else ""
+        told = out.read().decode(errors="replace").strip()
+        return (f"exit code {code}: {told}" if code else ""), told
 
 
 def _post(url: str, facts: Mapping[str, str], timeout_s: float) -> str:

@@ -215,7 +215,7 @@ def _mine(ports: Ports, checkpoint: Checkpoint) -> range:
 def _roll_forward(ports: Ports, replica: Replica, plan: _Plan, checkpoint: Checkpoint, fence: Fence) -> None:
     mine = _mine(ports, checkpoint)
     total = sum(plan.record.files.get(checkpoint.layout.shards[s].file, 0) for s in mine)
-    progress = ports.events.progress(total, "apply")
+    progress = ports.events.progress(total, "apply", plan.manifest.version)
 
     def allowed() -> None:
         ports.comm.heed()

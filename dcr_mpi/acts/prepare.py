@@ -147,7 +147,7 @@ def _receive(
             ]
             _make_room(ports, replica, plan, any(missing), fence)
             total = sum(e.size or 0 for e, shards in zip(entries, missing, strict=True) if shards)
-            progress = ports.events.progress(total, "refit")
+            progress = ports.events.progress(total, "refit", opened.version)
             overtaken: list[Overtaken] = []
             turn = Turn()
 

@@ -78,7 +78,7 @@ def publish(
     # Where words are in a rank's memory, nobody else can code them.
     owners = deal(sizes, ports.comm.size) if builder.everywhere else [tiling.tiles[c.tile].shard for c in tiling.cuts]
     mine = [part for part, owner in enumerate(owners) if owner == ports.comm.rank]
-    progress = ports.events.progress(sum(sizes[k] for k in mine), "anchor" if anchor else "encode")
+    progress = ports.events.progress(sum(sizes[k] for k in mine), "anchor" if anchor else "encode", version)
     outlet = None if anchor else ports.outlet
     if outlet is not None:
         offer(ports, outlet, tiling.policy_sha256, version, owners)

@@ -11,6 +11,7 @@ import argparse
 import glob
 import json
 import re
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -227,7 +228,8 @@ def _hook(ports: Ports, when: str, hook: str | None, facts: dict[str, str], time
     if hook is not None:
 
         def act() -> bytes:
-            run_hook(when, hook, facts, timeout_s)
+            if told := run_hook(when, hook, facts, timeout_s):
+                print(f"hook --{when}, version {facts['version']}: {told}", file=sys.stderr, flush=True)
             return b""
 
         ports.once(f"hook {when} apply", act)

@@ -37,7 +37,7 @@ def _until(what: Callable[[], bool], job: Staying) -> None:
 
 
 def _told(path: Path, site: str) -> list[str]:
-    before = f"echo before $DCR_VERSION >>{path / site}.hooks"
+    before = f"echo before $DCR_VERSION | tee -a {path / site}.hooks"
     after = f"echo after $DCR_SITE $DCR_VERSION >>{path / site}.hooks"
     return ["--metrics", str(path / f"{site}.prom"), "--before", before, "--after", after]
 
@@ -57,6 +57,10 @@ def test_versions_go_by_themselves(tmp_path: Path, stay: Callable[..., Staying])
         assert world.words(site) == full_transfer_of(world, 3)
         hooks = (tmp_path / f"{site}.hooks").read_text().splitlines()
         assert hooks == [line for v in (1, 2, 3) for line in (f"before {v}", f"after {site} {v}")]
+        told = job.log.read_text()
+        for version in (1, 2, 3):
+            assert f"hook --before, version {version}: before {version}\n" in told
+            assert f"version {version}, apply (rank 0 of 2): " in told
         metrics = (tmp_path / f"{site}.prom").read_text()
         assert f'dcr_version{{subject="{site}"}} 3\n' in metrics
         assert f'dcr_applied_total{{subject="{site}"}} 3\n' in metrics

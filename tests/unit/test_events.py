@@ -345,6 +345,8 @@ def test_ranks_log_and_rank_0_shows(tmp_path: Path, clock: Clock) -> None:
         assert (line["event"], line["label"], line["done"], line["total"]) == ("progress", "encode", 50, 100)
         assert stream.getvalue().startswith("encode (rank 0 of 2): 50%") == (rank == 0)
         assert bool(stream.getvalue()) == (rank == 0)
+        events.progress(100, "encode", 7).done()
+        assert stream.getvalue().endswith("version 7, encode (rank 0 of 2): 0 B in 0.00 s\n") == (rank == 0)
 
 
 def test_threads_lose_no_bytes(clock: Clock) -> None:
