@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import http.server
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from . import durable
-from .errors import UsageError
+from .errors import DcrError, UsageError
 
 _TYPES = {"_total": "counter"}
 
@@ -54,11 +56,13 @@ class Health:
                 self._state, self._since = state, time.monotonic()
 
     def tell(self, values: Mapping[str, float]) -> None:
-        """Give values, which add to those before; the file has them when this returns."""
+        """Give values, which add to those before; the file has them when this returns, if it can be written: a full
+        disk of the collector's stops no refit."""
         with self._lock:
             self._values |= {"last_timestamp_seconds": time.time(), **values}
         if self._path is not None:
-            durable.replace(self._path, self._text().encode())
+            with suppress(DcrError):
+                durable.replace(self._path, self._text().encode())
 
     def close(self) -> None:
         if self._server is not None:
@@ -108,8 +112,14 @@ def _serve(
         def log_message(self, *_: object) -> None:
             """Nothing: the job's own output is for its progress."""
 
+    class Server(http.server.ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in listen[0] else socket.AF_INET
+
+        def handle_error(self, *_: object) -> None:
+            """Nothing: a client that went away is no news of the job's."""
+
     try:
-        server = http.server.ThreadingHTTPServer(listen, Handler)
+        server = Server(listen, Handler)
     except OSError as error:
         raise UsageError(
             f"--listen {listen[0]}:{listen[1]}",

@@ -41,14 +41,14 @@ def run_hook(when: str, hook: str, facts: Mapping[str, str], timeout_s: float) -
         found, told = _call(hook, facts, timeout_s)
     if found:
         raise NotReady(
-            f"hook {when} apply of version {facts.get('version')}: {hook}",
+            f"hook --{when}, version {facts.get('version')}: {hook}",
             found=found,
             expected="success",
             remedy="mend it and run this again: "
             + (
                 "nothing was applied"
                 if when == "before"
-                else "the version is applied, and the hook is called once more"
+                else "what it is told of is done, and the hook is called once more"
             ),
         )
     return told
@@ -81,11 +81,18 @@ def _call(command: str, facts: Mapping[str, str], timeout_s: float) -> tuple[str
         return (f"exit code {code}: {told}" if code else ""), told
 
 
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """A redirect is no success: followed, it would be a GET elsewhere, without the facts."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
 def _post(url: str, facts: Mapping[str, str], timeout_s: float) -> str:
     body = json.dumps(dict(facts)).encode()
     try:
         request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
-        with urllib.request.urlopen(request, timeout=timeout_s):
+        with urllib.request.build_opener(_Stay).open(request, timeout=timeout_s):
             return ""
     except urllib.error.HTTPError as error:
         with error:

@@ -27,6 +27,7 @@ from .net import Links, lacking
 from .world import Refit, World
 
 OUT = Path("bench/out/link.json")
+_ENDINGS = signal.SIGTERM, signal.SIGHUP
 _BY_JOBS = (0.03, "adam")
 TRANSPORTS = ("s3", "direct")
 _LAWS = ("adam", "uniform")
@@ -63,7 +64,8 @@ def main() -> int:
             parser.error(f"--{name}: found {value}, expected more than 0")
     if missing := lacking():
         sys.exit(f"no links can be made here: {missing}")
-    signal.signal(signal.SIGTERM, _stop)
+    for ending in _ENDINGS:
+        signal.signal(ending, _stop)
     begun = time.monotonic()
     mib = args.mib or (64 if args.quick else 1024)
     shape = args.shape or ("narrow" if args.quick else "wide")
@@ -115,17 +117,18 @@ def main() -> int:
             server.stop()
     print(aligned([_HEADS, *(line(r) for r in rows)]))
     if args.plan:
-        print("\nmeasured, and planned from a calibration made between two of them\n")
+        print("\nmeasured, and planned from a calibration made beside them\n")
         print(aligned([planned.HEADS, *(planned.line(r) for r in rows)]))
     written(args.out, rows)
     print(f"{args.out} written; {time.monotonic() - begun:.0f} s in all")
     return 0
 
 
-def _stop(*_: object) -> None:
+def _stop(number: int, _: object) -> None:
     """Links, server and mount go as they do at the end; who asks twice does not stop that."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit(143)
+    for ending in _ENDINGS:
+        signal.signal(ending, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def written(out: Path, rows: list[dict[str, Any]]) -> None:

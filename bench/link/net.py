@@ -38,7 +38,7 @@ class Links:
 
     def __init__(self, rate: float) -> None:
         self.rate, self._tag = rate, f"dcr{os.getpid()}"
-        self._net = 64 + os.getpid() % 128  # 10.x: two benches at once do not meet
+        self._net = 64 + os.getpid() % 128  # 10.x: two benches at once hardly ever meet
 
     @property
     def host(self) -> str:

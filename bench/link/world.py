@@ -27,7 +27,7 @@ from .net import Links
 SITE = "rollout"
 PART_MIB = {"s3": 32, "direct": 16}  # as dcr plan says: by the store each part costs requests
 BUCKET_MIB, POLL_S = 4, (0.01, 0.05)  # a bucket that a core's share of the cache holds
-_START_S, _SETTLED_S = 10.0, 1.0  # for jobs that stay to come up, and to have looked; not measured
+_START_S, _END_S, _SETTLED_S = 10.0, 60.0, 1.0  # for jobs that stay to come up, and to have looked; not measured
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ class World:
         (directory / "site.json").write_bytes(dumps(self.site))
         self.catalog = Catalog(open_store(f"{server.url}/link", _options(server)), "link")
         self._masters = Masters()
-        self._jobs: list[subprocess.Popen[bytes]] = []
+        self._jobs: list[subprocess.Popen[bytes]] = []  # that stay
+        self._acts: list[subprocess.Popen[str]] = []
         sizes = {"bucket": BUCKET_MIB, "poll": list(POLL_S)}
         config = _CONFIG.format(url=f"{server.url}/link", endpoint=server.endpoint, site=SITE, **sizes)
         (directory / "dcr.yaml").write_text(config)
@@ -91,12 +92,21 @@ class World:
         ways = [] if arguments[0] == "bench" else self._ways  # which looks at the machine, whatever the configuration
         config = ["--config", str(self.directory / "dcr.yaml"), *ways]
         command = self.launcher.command(ranks, *arguments, *config, "--json")
-        done = subprocess.run(
-            [*self.links.inside(side), *command], env=self._env, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise SystemExit(f"{' '.join(arguments)} ended with {done.returncode}: {done.stderr[-2000:]}")
-        result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        with subprocess.Popen(
+            [*self.links.inside(side), *command], env=self._env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        ) as process:  # fmt: skip
+            self._acts.append(process)
+            try:
+                out, error = process.communicate()
+            except BaseException:
+                process.terminate()
+                raise
+            finally:
+                self._acts.remove(process)
+        if process.returncode:
+            raise SystemExit(f"{' '.join(arguments)} ended with {process.returncode}: {error[-2000:]}")
+        result: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
         return result
 
     def refit(self, step: int, fraction: float, law: str, staying: bool) -> Refit:
@@ -120,7 +130,7 @@ class World:
         shutil.rmtree(self.directory / f"step-{step - 1}")
         return Refit(
             seconds,
-            self._spent("apply").get("write", 0.0),
+            self._pause(),
             sealed.payload_bytes,
             sealed.changed / sealed.elements,
             sealed.dense_bytes,
@@ -138,15 +148,20 @@ class World:
     def _by_jobs(self, version: int, new: Path) -> None:
         decide = ("commit", "--version", str(version), "--wait", "600")
         with ThreadPoolExecutor(3) as pool:
-            prepared = pool.submit(self.dcr, "rollout", self.ranks, "refit", "--site", SITE, "--wait", "600")
-            encoded = pool.submit(self.dcr, "train", self.ranks, "encode", str(new))
-            if self.transport == "s3":
-                encoded.result()  # else it ends when the site has prepared
-            decided = pool.submit(self.dcr, "train", 1, *decide)
-            prepared.result()
-            self.dcr("rollout", self.ranks, "apply", "--site", SITE, "--wait", "600")
-            decided.result()
-            encoded.result()
+            try:
+                prepared = pool.submit(self.dcr, "rollout", self.ranks, "refit", "--site", SITE, "--wait", "600")
+                encoded = pool.submit(self.dcr, "train", self.ranks, "encode", str(new))
+                if self.transport == "s3":
+                    encoded.result()  # else it ends when the site has prepared
+                decided = pool.submit(self.dcr, "train", 1, *decide)
+                prepared.result()
+                self.dcr("rollout", self.ranks, "apply", "--site", SITE, "--wait", "600")
+                decided.result()
+                encoded.result()
+            except BaseException:  # the others would wait for what does not come
+                for process in tuple(self._acts):
+                    process.terminate()
+                raise
 
     def _wait_for(self, version: int) -> None:
         """Look at the record only when there is another one: who measures shares the cores with what is measured."""
@@ -168,6 +183,14 @@ class World:
         ends = [found for line in lines if (found := json.loads(line))["event"] == "end"]
         return dict(ends[-1]["seconds"]) if ends else {}
 
+    def _pause(self) -> float:
+        """Seconds of the last apply, of the rank that took longest: between the hooks around it, an engine waits."""
+        walls = []
+        for log in self.directory.glob("events/apply-rank*.jsonl"):
+            ends = [found for line in log.read_text().splitlines() if (found := json.loads(line))["event"] == "end"]
+            walls += [float(ends[-1]["wall"])] if ends else []
+        return max(walls, default=0.0)
+
     def _begun(self, act: str) -> int:
         """How often rank 0 has begun an act."""
         log = self.directory / f"events/{act}-rank0000.jsonl"
@@ -181,14 +204,14 @@ class World:
             "rollout": ("follow", "--site", SITE),
         }
         begun = [self._begun(arguments[0]) for arguments in asked.values()]
-        for side, arguments in asked.items():
-            with open(self.directory / f"{side}.log", "wb") as log:
-                config = ["--config", str(self.directory / "dcr.yaml"), *self._ways]
-                command = self.launcher.command(self.ranks, *arguments, *config)
-                self._jobs.append(
-                    subprocess.Popen([*self.links.inside(side), *command], env=self._env, stdout=log, stderr=log)
-                )
         try:
+            for side, arguments in asked.items():
+                with open(self.directory / f"{side}.log", "wb") as log:
+                    config = ["--config", str(self.directory / "dcr.yaml"), *self._ways]
+                    command = self.launcher.command(self.ranks, *arguments, *config)
+                    self._jobs.append(
+                        subprocess.Popen([*self.links.inside(side), *command], env=self._env, stdout=log, stderr=log)
+                    )
             give_up = time.monotonic() + _START_S
             while any(self._begun(a[0]) == b for a, b in zip(asked.values(), begun, strict=True)):
                 if time.monotonic() > give_up:
@@ -200,7 +223,10 @@ class World:
             for job in self._jobs:
                 job.terminate()
             for job in self._jobs:
-                job.wait()
+                try:
+                    job.wait(_END_S)
+                except subprocess.TimeoutExpired:
+                    job.kill()
             self._jobs.clear()
 
 

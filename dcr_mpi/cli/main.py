@@ -96,6 +96,8 @@ def _act(args: argparse.Namespace, config: Config, ranks: comm.Comm) -> int:
 
     if args.receipt is not None and ranks.rank == 0:
         check_output("--receipt", args.receipt)
+    if getattr(args, "metrics", None) is not None and ranks.rank == 0:
+        check_output("--metrics", args.metrics)
     # Rank 0 alone reads documents, so no other has a key.
     keys = load_keyring(config.keys.file, config.keys.trust) if ranks.rank == 0 else _witness(config)
     store = open_store(config.store.url, config.store.s3)
@@ -225,6 +227,9 @@ def _synth(args: argparse.Namespace) -> dict[str, Any]:
 
 def _print(args: argparse.Namespace, result: dict[str, Any]) -> None:
     try:
-        print(json.dumps(result, sort_keys=True) if args.json else printable(text.render(result)), flush=True)
+        print(
+            json.dumps(result, sort_keys=True, allow_nan=False) if args.json else printable(text.render(result)),
+            flush=True,
+        )
     except BrokenPipeError:  # as in `dcr inspect PART | head -1`: the work is done, and nobody wants to read on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable
 from pathlib import Path
 
 from .. import __version__
 from .plan_options import bench_options, plan_options
+from .quantities import count, seconds
 
 _DESCRIPTION = """\
 dcr-mpi brings a rollout cluster's copy of a model to exactly the trainer's bits by sending what changed.
@@ -110,7 +110,7 @@ def build() -> argparse.ArgumentParser:
     gc = add("gc", "Delete from the store what no registered site needs any more.")
     gc.add_argument("--dry-run", action="store_true", help="say what would be deleted, delete nothing")
     status = add("status", "Versions, decisions and sites of the policy, as the store knows them.")
-    status.add_argument("--last", type=_count, default=5, metavar="N", help="show the last N versions (default: 5)")
+    status.add_argument("--last", type=count, default=5, metavar="N", help="show the last N versions (default: 5)")
     doctor = add(
         "doctor", "What is wrong with launcher, MPI, GPU, HDF5, store, clock, room and keys, each with a remedy."
     )
@@ -157,8 +157,8 @@ def build() -> argparse.ArgumentParser:
 def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no HOST:PORT, as in 127.0.0.1:9400")
-    return host, int(port)
+        raise argparse.ArgumentTypeError(f"{text!r} is no HOST:PORT, as in 127.0.0.1:9400 or [::1]:9400")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _resident(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
@@ -182,11 +182,11 @@ def _resident(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     for parser, when in ((follow, "after each apply (resume an engine)"), (publish, "after each decision")):
         parser.add_argument("--after", metavar="HOOK", help=f"{when}: a shell command, or a URL to post to")
         parser.add_argument(
-            "--hook-s", type=_seconds, default=600.0, metavar="S", help="how long a hook may take (default: 600)"
+            "--hook-s", type=seconds, default=600.0, metavar="S", help="how long a hook may take (default: 600)"
         )
         parser.add_argument("--until", type=_whole, metavar="N", help="end once version N is done (default: never)")
         parser.add_argument(
-            "--idle", type=_seconds, metavar="S", help="end after S seconds without anything to do (default: never)"
+            "--idle", type=seconds, metavar="S", help="end after S seconds without anything to do (default: never)"
         )
         parser.add_argument(
             "--metrics", type=Path, metavar="FILE", help="Prometheus text file, replaced after each version"
@@ -211,9 +211,9 @@ def _synth(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--size", choices=["small", "tiny"], default="small", help="about 57M parameters, or a few thousand"
     )
-    parser.add_argument("--shards", type=_count, default=4, metavar="N", help="training shards (default: 4)")
+    parser.add_argument("--shards", type=count, default=4, metavar="N", help="training shards (default: 4)")
     parser.add_argument(
-        "--site-shards", type=_count, default=2, metavar="N", help="shards of the engine's layout (default: 2)"
+        "--site-shards", type=count, default=2, metavar="N", help="shards of the engine's layout (default: 2)"
     )
     parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="of the random numbers (default: 0)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
@@ -238,7 +238,7 @@ def _census(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--sample",
-        type=_count,
+        type=count,
         default=256,
         metavar="MIB",
         help="code about this much by every scheme (default: 256); everything is counted in any case",
@@ -299,7 +299,7 @@ def _version(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def _wait(parser: argparse.ArgumentParser, default: float | None, text: str) -> None:
-    parser.add_argument("--wait", type=_seconds, default=default, metavar="S", help=f"wait up to S seconds {text}")
+    parser.add_argument("--wait", type=seconds, default=default, metavar="S", help=f"wait up to S seconds {text}")
 
 
 def _whole(text: str) -> int:
@@ -314,19 +314,3 @@ def _range(text: str) -> tuple[int, int | None]:
     if not all(n.isdecimal() for n in numbers) or int(numbers[0]) > int(numbers[1]):
         raise argparse.ArgumentTypeError(f"found {text!r}, expected versions, as in 3..9, 3.. or 3")
     return int(first), None if dots and not last else int(numbers[1])
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number, 1 or more")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected seconds, 0 or more")
-    return value

@@ -18,6 +18,7 @@ from ..plan import (
     Positions,
     Scenario,
     Share,
+    Speeds,
     best,
     changes,
     paper_rows,
@@ -27,19 +28,25 @@ from ..plan import (
 _PARAMETERS = 1e9
 _RANKS_PER_NODE = 8
 _LATENCY_S = 0.03
+_OF_THE_PAPER = ("paper", "law", "calibration", "json")
 _POSITIONS: tuple[Positions, ...] = ("class", "plain")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """The plan as a plain result."""
     speeds = DEFAULTS if args.calibration is None else read_speeds(args.calibration)
+    if args.paper:
+        told = [name for name, value in args.untold.items() if getattr(args, name) != value]
+        if beside := [name for name in told if name not in _OF_THE_PAPER]:
+            raise UsageError(
+                "--paper",
+                found=f"--{beside[0].replace('_', '-').replace('mix', 'dtype')} beside it",
+                expected="--law, --calibration and --json at most",
+                remedy="leave one out: its cases are what the paper tells of them",
+            )
+        return {"act": "paper", "calibration": speeds.source, "rows": paper_rows(speeds, args.law)}
     if args.disk is not None:
         speeds = dataclasses.replace(speeds, disk_rate=args.disk, source=f"{speeds.source}; disk as given")
-    if args.paper:
-        if args.size is not None or args.parameters is not None:
-            raise UsageError("--paper", found="--size or --parameters beside it", expected="neither",
-                             remedy="leave one out: its cases have their own sizes")  # fmt: skip
-        return {"act": "paper", "calibration": speeds.source, "rows": paper_rows(speeds, args.law)}
     scenario = scenario_of(args, _LATENCY_S if speeds.put_rate is None else 0.0)
     positions = _POSITIONS if args.positions is None else (args.positions,)
     parts = PARTS if args.part_mib is None else (args.part_mib * MIB,)
@@ -47,7 +54,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     found = best(scenario, speeds, positions, parts, degrees)
     return {
         "act": "plan",
-        "calibration": speeds.source,
+        "calibration": speeds.source + _far(args, speeds),
         "law": args.law,
         "changed_fraction": found.changed / sum(s.words for s in scenario.shares),
         "transport": args.transport,
@@ -57,6 +64,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "link_bytes_s": scenario.link,
         **plan_row(found),
     }
+
+
+def _far(args: argparse.Namespace, speeds: Speeds) -> str:
+    """A word of warning where a calibration is of other changes than those planned."""
+    measured = f"{speeds.law} at {speeds.fraction:.3g}"
+    near = speeds.fraction / 4 <= args.changed <= speeds.fraction * 4
+    return "" if near and speeds.law == args.law else f" (measured with {measured} changed: measure anew for these)"
 
 
 def plan_row(found: Plan) -> dict[str, Any]:
@@ -107,6 +121,14 @@ def scenario_of(args: argparse.Namespace, latency: float) -> Scenario:
             expected="a rank for each copy at least",
             remedy="give more --site-ranks",
         )
+    nodes = 1 if args.cores is not None else math.ceil(args.site_ranks / _RANKS_PER_NODE)
+    if args.site_nodes is not None and args.site_nodes > (1 if args.cores is not None else args.site_ranks):
+        raise UsageError(
+            "--site-nodes",
+            found=f"{args.site_nodes} with {'--cores' if args.cores is not None else f'{args.site_ranks} ranks'}",
+            expected="one machine" if args.cores is not None else "a rank on each at least",
+            remedy="leave one out" if args.cores is not None else "give more --site-ranks",
+        )
     shortest, longest = args.poll
     if shortest > longest:
         raise UsageError("--poll", found=f"{shortest:g} {longest:g}", expected="the shorter pause first")
@@ -122,7 +144,7 @@ def scenario_of(args: argparse.Namespace, latency: float) -> Scenario:
         args.site_ranks,
         args.sites,
         args.replicas,
-        args.site_nodes or math.ceil(args.site_ranks / _RANKS_PER_NODE),
+        args.site_nodes or nodes,
         args.cluster_link,
         latency=latency if args.latency is None else args.latency,
         transport=args.transport,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import math
-import sys
 from pathlib import Path
 
-from .quantities import fraction, mix, parameters, rate, size
+from .quantities import count, fraction, mix, number, parameters, rate, seconds, size
 
-_LONGEST_S = 1e6
+_LONGEST_S, _MOST = 1e6, 10**7
 
 
 def plan_options(parser: argparse.ArgumentParser) -> None:
@@ -97,6 +95,7 @@ def plan_options(parser: argparse.ArgumentParser) -> None:
         "--paper", action="store_true", help="print the NeMo-DCR paper's cases beside our projection instead"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    parser.set_defaults(untold=vars(parser.parse_args([])))  # what --paper has no use for is told from these
 
 
 def bench_options(parser: argparse.ArgumentParser) -> None:
@@ -130,24 +129,12 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) <= 10**7:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number, 1 or more")
-    return int(text)
+    return int(number(str(count(text)), f"a whole number, at most {_MOST:,}", 1, _MOST))
 
 
 def _seconds(text: str) -> float:
-    return _number(text, f"seconds, 0 or more, at most {_LONGEST_S:g}", 0.0, _LONGEST_S)
+    return seconds(text, _LONGEST_S)
 
 
 def _amount(text: str) -> float:
-    return _number(text, "MiB, over 0", 1e-6)
-
-
-def _number(text: str, expected: str, least: float, most: float = sys.float_info.max) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not least <= value <= most:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}")
-    return value
+    return number(text, "MiB, over 0, at most 1e6", 1e-6, 1e6)

@@ -20,26 +20,24 @@ _BITS = {"bit": 1.0, "kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "Tbit": 1e12}
 
 def parameters(text: str) -> float:
     """A number of parameters, as in ``120B``."""
-    return _scaled(text, _COUNTS, "parameters, as in 30B, 1.5T or 7000000")
+    return _scaled(text, _COUNTS, "parameters, as in 30B, 1.5T or 7000000", 1.0, 1e18)
 
 
 def size(text: str) -> float:
     """Bytes, as in ``247.2GB`` or ``64MiB``."""
-    return _scaled(text, _BYTES, "bytes, as in 247.2GB or 64MiB")
+    return _scaled(text, _BYTES, "bytes, as in 247.2GB or 64MiB", 1.0, 1e18)
 
 
 def rate(text: str) -> float:
     """Bytes per second, as in ``330MB/s`` or ``10Gbit/s``."""
     bits = {unit: factor / 8 for unit, factor in _BITS.items()}
-    return _scaled(text.removesuffix("/s"), {**_BYTES, **bits}, "a rate, as in 330MB/s, 20MiB/s or 10Gbit/s")
+    return _scaled(text.removesuffix("/s"), {**_BYTES, **bits}, "a rate, as in 330MB/s, 20MiB/s or 10Gbit/s", 1.0, 1e15)
 
 
 def fraction(text: str) -> float:
     """Between 0 and 1, as in ``0.03`` or ``3%``."""
-    value = _scaled(text, {"": 1.0, "%": 0.01}, "a fraction, as in 0.03 or 3%")
-    if not value < 1:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a fraction over 0 and below 1, as in 0.03 or 3%")
-    return value
+    below_1 = math.nextafter(1.0, 0.0)
+    return _scaled(text, {"": 1.0, "%": 0.01}, "a fraction over 0 and below 1, as in 0.03 or 3%", 1e-12, below_1)
 
 
 def mix(text: str) -> tuple[str, float, float | None]:
@@ -58,9 +56,33 @@ def mix(text: str) -> tuple[str, float, float | None]:
     return kind.name, share, fraction(changed) if at else None
 
 
-def _scaled(text: str, units: dict[str, float], expected: str) -> float:
+def count(text: str) -> int:
+    """A whole number, 1 or more."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number, 1 or more")
+    return int(text)
+
+
+def seconds(text: str, most: float = 1e9) -> float:
+    """0 or more; no more than clocks and sockets can take."""
+    return number(text, f"seconds, 0 or more, at most {most:g}", 0.0, most)
+
+
+def number(text: str, expected: str, least: float, most: float) -> float:
+    """A plain number between two others."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}")
+    return value
+
+
+def _scaled(text: str, units: dict[str, float], expected: str, least: float, most: float) -> float:
     match = _NUMBER.fullmatch(text.strip())
     value = float(match[1]) * units[match[2]] if match and match[2] in units else math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}")
+    if not least <= value <= most:
+        bounds = "" if math.isnan(value) else f", between {least:g} and {most:g}"
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected {expected}{bounds}")
     return value

@@ -30,7 +30,7 @@ from ..acts.ports import Ports
 from ..acts.prepare import prepare
 from ..acts.replica import Replica
 from ..config import Config
-from ..errors import Overtaken, UsageError
+from ..errors import Overtaken, UsageError, printable
 from ..health import Health
 from ..hooks import run_hook
 from ..jsonable import dumps
@@ -38,7 +38,7 @@ from ..waiting import watch
 from .jobs import apply_job, encode_job, log_of_its_own, poll_s, prepare_job, serving, site_of
 
 Result = dict[str, Any]
-_PAUSED = "paused.json"
+_PAUSED, _UNTOLD = "paused.json", "untold.json"  # hooks that are due, should the job end now
 _STATES = {
     "wait": "waiting", "resume": "resuming", "prepare": "preparing", "apply": "applying", "catch up": "catching up"
 }  # fmt: skip
@@ -130,6 +130,11 @@ def _look(ports: Ports, config: Config, replica: Replica, until: int | None) -> 
 
 def _publish(ports: Ports, config: Config, args: argparse.Namespace, health: Health) -> Result:
     published, waited = 0, time.monotonic()
+    untold = config.trainer.state / _UNTOLD
+    if args.after is not None:
+        facts = json.loads(ports.once("hook that is due", lambda: dumps(_due(ports, untold))))
+        if facts is not None:
+            _tell(ports, args, facts, untold)
     while True:
         health.doing("waiting")
         raw = ports.once("next checkpoint", lambda: dumps(_checkpoint(ports, config, args)))
@@ -144,6 +149,8 @@ def _publish(ports: Ports, config: Config, args: argparse.Namespace, health: Hea
             sealed = encode(own, encode_job(config, Path(new)))
         version = sealed.version
         health.doing("deciding")
+        if args.after is not None and ports.comm.rank == 0:
+            durable.replace(untold, dumps({"version": str(version), "checkpoint": new}))
 
         def act(number: int = version) -> bytes:
             c = config.commit
@@ -155,16 +162,32 @@ def _publish(ports: Ports, config: Config, args: argparse.Namespace, health: Hea
             )  # fmt: skip
 
         decision = json.loads(ports.once("decision", act))
-        facts = {"version": str(version), "checkpoint": new, "committed": str(decision["commit"]).lower()}
         if ports.outlet is not None and ports.outlet.version == version:
             finish(ports)
-        _hook(ports, "after", args.after, facts, args.hook_s)
+        facts = {"version": str(version), "checkpoint": new, "committed": str(decision["commit"]).lower()}
+        _tell(ports, args, facts, untold)
         published += decision["commit"]
         health.tell({
             "version": version, "published_total": published, "payload_bytes": sealed.bytes["payload"],
             "dense_bytes": sealed.bytes["dense"], "changed_words": sealed.detail["changed"],
         })  # fmt: skip
         waited = time.monotonic()
+
+
+def _tell(ports: Ports, args: argparse.Namespace, facts: dict[str, str], untold: Path) -> None:
+    if args.after is not None:
+        _hook(ports, "after", args.after, facts, args.hook_s)
+        if ports.comm.rank == 0:
+            durable.remove(untold)
+
+
+def _due(ports: Ports, untold: Path) -> dict[str, str] | None:
+    """What ``--after`` is still to be told: of a version that was decided, but the job ended before its hook had."""
+    if not untold.exists():
+        return None
+    facts: dict[str, str] = json.loads(untold.read_bytes())
+    decision = ports.catalog.decision(int(facts["version"]))
+    return None if decision is None else {**facts, "committed": str(decision.commit).lower()}
 
 
 def _checkpoint(ports: Ports, config: Config, args: argparse.Namespace) -> tuple[str | None, int]:
@@ -229,10 +252,10 @@ def _hook(ports: Ports, when: str, hook: str | None, facts: dict[str, str], time
 
         def act() -> bytes:
             if told := run_hook(when, hook, facts, timeout_s):
-                print(f"hook --{when}, version {facts['version']}: {told}", file=sys.stderr, flush=True)
+                print(printable(f"hook --{when}, version {facts['version']}: {told}"), file=sys.stderr, flush=True)
             return b""
 
-        ports.once(f"hook {when} apply", act)
+        ports.once(f"hook --{when}", act)
 
 
 @contextmanager

@@ -73,14 +73,14 @@ def plan(scenario: Scenario, speeds: Speeds, choice: Choice) -> Plan:
     if s.cores is not None:  # a site reads its documents while cores are idle, and else they are work of the same cores
         documents = s.site_ranks * s.sites * speeds.refit_act.seconds(s.tiles) / hands(s, speeds, _everybody(s))
         waits = max(waits, documents - max(0.0, n - steps[-1].run) * (came - shared))
-    decide, applied, pause = _decide(s, speeds), *_apply(s, speeds)
+    decide, applied = _decide(s, speeds), _apply(s, speeds)
     stages = [Stage("start", first + late, first + waits)]
     stages += [Stage(step.name, step.alone(n), adds[step.name], step.size) for step in steps]
     stages += [Stage("decide", decide, decide), Stage("apply", applied, applied, s.dense_bytes * s.replicas)]
     link = min(s.link / (s.sites if s.transport == "direct" else 1), s.site_link)
     return Plan(
-        choice, n, s.dense_bytes, sent, s.changed, tuple(stages), pause, s.dense_bytes / link + s.latency, sent / link,
-        bottleneck,
+        choice, n, s.dense_bytes, sent, s.changed, tuple(stages), applied, s.dense_bytes / link + s.latency,
+        sent / link, bottleneck,
     )  # fmt: skip
 
 
@@ -112,11 +112,11 @@ def stream(s: Scenario, speeds: Speeds, choice: Choice, n: int, sent: float, apa
     # A rank has so many parts in hand at a time, and a part is in hand at its root and at all that need it.
     at_once = s.window * s.site_ranks / (1 + others)
     if s.transport == "store":
-        up = put + part / out
+        up = put + part / _slower(s.link, speeds.put_rate, 1)
         # On one machine a request is work of its cores, the client's and the server's that it waits for, and bytes are.
         work = _REQUESTS * speeds.put_s + part * speeds.put_byte_s
         upload = Step("upload", up, max(part / out, up / (coders * _UPLOADS)), sent, cpu=work)
-        down = get + part / into
+        down = get + part / _slower(s.site_link, speeds.get_rate, 1)
         full = max(0.0, n / at_once - 1) * (down + relay.way + decode) / max(n - 1, 1)
         looking = min(apart, looks(s, apart * roots) * speeds.get_s)  # they fill what time there is: a core's, at most
         # Who waits for a part first finds that it is there; parts that wait for somebody are asked for at once.
@@ -131,8 +131,8 @@ def stream(s: Scenario, speeds: Speeds, choice: Choice, n: int, sent: float, apa
     # A part's words go to one rank of each replica, and to the same one as its neighbours' do.
     run = max(1.0, n * s.replicas / s.site_ranks)
     words = sum(x.changed * (1 + x.law.kind.word_bytes) for x in s.shares) * s.replicas
-    journal = words / (speeds.disk_rate * s.site_nodes) + speeds.sync_s
     sites = s.sites if s.cores is not None else 1
+    journal = words * sites / (speeds.disk_rate * s.site_nodes) + speeds.sync_s
     return [
         Step("encode", encode * crowd, encode / coders, s.dense_bytes, cpu=encode),
         upload,
@@ -208,17 +208,16 @@ def _decide(s: Scenario, speeds: Speeds) -> float:
     return 3 * put + 4 * get + found + 4 * speeds.sync_s + again
 
 
-def _apply(s: Scenario, speeds: Speeds) -> tuple[float, float]:
-    """The act, and the pause of whoever reads the replica: words written and durable."""
+def _apply(s: Scenario, speeds: Speeds) -> float:
+    """The act, which is the pause of whoever reads the replica, too: documents read, words written and durable."""
     sites = s.sites if s.cores is not None else 1
     working = s.site_ranks * sites
     work = speeds.apply.seconds(s.dense_bytes, s.changed) * s.replicas * sites / hands(s, speeds, working)
     touched = sum(x.dense_bytes * -math.expm1(s.block * math.log1p(-x.law.fraction)) for x in s.shares)
     disk = touched * s.replicas * sites / (speeds.disk_rate * s.site_nodes)
-    pause = work + disk + 2 * speeds.sync_s
     documents = speeds.apply_act.seconds(s.tiles) * working / hands(s, speeds, working)
     get, put = speeds.get_s + 2 * s.latency, speeds.put_s + 2 * s.latency
-    return pause + speeds.sync_s + documents + 2 * get + put, pause
+    return work + disk + 3 * speeds.sync_s + documents + 2 * get + put
 
 
 PARTS = tuple(float(MIB << k) for k in range(9))  # 1 to 256 MiB

@@ -142,18 +142,19 @@ def check_speeds(speeds: Speeds, what: str) -> None:
     times |= {"encode_tile_s": speeds.encode_tile_s, "prepare_tile_s": speeds.prepare_tile_s}
     times |= {f"{k}.{n}": v for k, c in costs.items() for n, v in (("byte_s", c.byte_s), ("change_s", c.change_s))}
     times |= {f"{k}.{n}": v for k, c in fixed.items() for n, v in (("once_s", c.once_s), ("tile_s", c.tile_s))}
-    bad = [(k, v) for k, v in rates.items() if v is not None and not v > 0]
-    bad += [(k, v) for k, v in times.items() if not v >= 0]
+    bad = [(k, v) for k, v in rates.items() if v is not None and not 1 <= v <= 1e15]
+    bad += [(k, v) for k, v in times.items() if not 0 <= v <= 1e6]
     missing = [
         f"{act}.{p}" for act in ("encode", "prepare") for p in ("class", "plain") if p not in getattr(speeds, act)
     ]
-    bad += [] if 0 < speeds.core_share <= 1 else [("core_share", speeds.core_share)]
+    bad += [] if 1e-3 <= speeds.core_share <= 1 else [("core_share", speeds.core_share)]
+    bad += [] if 0 < speeds.fraction < 1 else [("fraction", speeds.fraction)]
     missing += [] if speeds.law in ("adam", "uniform") else [f"law {speeds.law!r}"]
     if bad or missing:
         found = f"{bad[0][0]} of {bad[0][1]}" if bad else f"no {missing[0]}"
         raise UsageError(
             f"calibration {what}",
             found=found,
-            expected="rates over 0, times of 0 or more",
+            expected="bytes per second from 1 to 1e15, seconds from 0 to 1e6, shares over 0 and up to 1",
             remedy="make it with dcr bench",
         )

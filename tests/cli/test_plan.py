@@ -95,6 +95,17 @@ def test_options_are_what_is_planned(capsys: pytest.CaptureFixture[str]) -> None
         (["--latency", "-1"], "0 or more"),
         (["--latency", "1e308"], "at most 1e+06"),
         (["--law", "normal"], "invalid choice"),
+        (["--link", "1e-300"], "between 1 and 1e+15"),
+        (["--disk", "0.1B/s"], "between 1 and 1e+15"),
+        (["--size", "1e308"], "between 1 and 1e+18"),
+        (["--changed", "1e-320"], "between 1e-12 and 1"),
+        (["--part-mib", "1e305"], "at most 1e6"),
+        (["--tiles", "10000001"], "at most 10,000,000"),
+        (["--cores", "2", "--site-nodes", "2"], "one machine"),
+        (["--site-ranks", "1", "--site-nodes", "100"], "100 with 1 ranks"),
+        (["--paper", "--link", "1kB/s"], "--link beside it"),
+        (["--paper", "--dtype", "f32=1"], "--dtype beside it"),
+        (["--paper", "--disk", "1MB/s"], "--disk beside it"),
         (["--calibration", "nowhere.json"], "dcr bench --out"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -135,6 +146,17 @@ def test_bench_measures_and_plan_takes_it(capsys: pytest.CaptureFixture[str], tm
     assert planned["calibration"].startswith("dcr bench on ")
     assert main(["plan", "--calibration", str(file)]) == 0
     capsys.readouterr()
+
+
+def test_one_machine_has_one_disk(capsys: pytest.CaptureFixture[str]) -> None:
+    many, one = (_json(capsys, "plan", "--cores", "4", "--site-ranks", "64", *n) for n in ((), ("--site-nodes", "1")))
+    assert many == one
+
+
+def test_a_calibration_of_other_changes_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for beside in (("--changed", "30%"), ("--law", "uniform")):
+        assert "measured with adam at 0.03" in _json(capsys, "plan", *beside)["calibration"]
+    assert "measured with" not in _json(capsys, "plan", "--changed", "1%")["calibration"]
 
 
 def test_bench_for_people_says_that_no_store_was_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -222,8 +222,11 @@ def test_a_publisher_goes_on_with_what_it_sealed(tmp_path: Path, stay: Callable[
     assert done.result() == {"act": "published", "version": 2, "published": 0}
 
 
-@pytest.mark.parametrize(("status", "fails"), [(204, ""), (503, "status 503")])
+@pytest.mark.parametrize(
+    ("status", "fails"), [(204, ""), (503, "status 503"), (302, "status 302"), (303, "status 303"), (307, "status 307")]
+)
 def test_a_hook_may_be_a_post(status: int, fails: str) -> None:
+    """A redirect is a failure: followed, it would be a GET without the facts, and the engine would not be paused."""
     got: list[tuple[str, Any]] = []
 
     class Engine(http.server.BaseHTTPRequestHandler):
@@ -231,6 +234,12 @@ def test_a_hook_may_be_a_post(status: int, fails: str) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             got.append((self.path, json.loads(body)))
             self.send_response(status)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            got.append((self.path, None))
+            self.send_response(200)
             self.end_headers()
 
         def log_message(self, *_: object) -> None: ...
@@ -261,6 +270,35 @@ def test_a_hook_may_be_a_post(status: int, fails: str) -> None:
 def test_what_hooks_may_come_to(hook: str, words: str) -> None:
     with pytest.raises(NotReady, match=words):
         run_hook("after", hook, {"version": "1"}, 0.2)
+
+
+def test_a_publishers_hook_that_failed_is_called_again(tmp_path: Path, stay: Callable[..., Staying]) -> None:
+    world = World(tmp_path, LAUNCHERS[KIND])
+    world.begin()
+    appear(world, 1)
+    follow = stay(world, 1, "follow", "--site", "rollout", "--until", "1")
+    hook = f"echo $DCR_VERSION $DCR_COMMITTED $(basename $DCR_CHECKPOINT) >>{tmp_path}/hooks"
+    asked = ("publish", str(tmp_path / "run/step-*"), "--until", "1", "--after")
+    failed = stay(world, 2, *asked, f"{hook}; exit 3")
+    assert failed.end() == NotReady.code and "the hook is called once more" in failed.log.read_text()
+    assert stay(world, 2, *asked, hook).result()["version"] == 1
+    assert stay(world, 2, *asked, hook).result()["version"] == 1
+    assert (tmp_path / "hooks").read_text() == "1 true step-1\n" * 2
+    follow.result()
+
+
+def test_what_cannot_be_is_refused_before_the_work(tmp_path: Path) -> None:
+    world = World(tmp_path, LAUNCHERS[KIND])
+    world.begin()
+    world.encode(1)
+    world.dcr(1, "refit", "--site", "rollout")
+    world.dcr(1, "commit")
+    before = world.words()
+    (tmp_path / "plain").write_text("")
+    for options in (("--metrics", str(tmp_path / "plain/x.prom")), ("--metrics", str(tmp_path)), ("--hook-s", "1e10")):
+        refused = world.run(1, "follow", "--site", "rollout", "--until", "1", *options)
+        assert refused.code and options[0] in refused.error
+    assert world.words() == before
 
 
 def test_a_hook_that_answers_something_else_than_http() -> None:

@@ -110,7 +110,15 @@ def test_chances_are_chances(kind: str, law: Any) -> None:
         assert float(found.by_spread.mean()) == pytest.approx(fraction, rel=1e-6)
 
 
-def test_sizes_grow_with_changes_and_never_past_whole_blocks() -> None:
+@pytest.mark.parametrize("positions", ["class", "plain"])
+@pytest.mark.parametrize("kind", ["bf16", "f8e4m3"])
+def test_sizes_grow_with_changes(positions: Any, kind: str) -> None:
+    rates = (0.1, 1, 3, 10, 30, 60, 90, 99, 99.9, 99.99, 99.999)
+    sizes = [payload([share(f / 100, kind=kind)], positions, 64.0 * MIB, 32.0 * MIB, 1 << 18) for f in rates]
+    assert sizes == sorted(sizes)
+
+
+def test_sizes_never_grow_past_whole_blocks() -> None:
     sizes = [payload([share(f / 100)], "class", 64.0 * MIB, 32.0 * MIB, 1 << 18) for f in (0.1, 1, 3, 10, 30, 60, 90)]
     assert sizes == sorted(sizes)
     whole = payload([share(0.9)], "dense", 64.0 * MIB, 32.0 * MIB, 1 << 18)
@@ -129,7 +137,7 @@ def test_what_stages_add_is_the_whole_and_nothing_is_negative(scenario: Scenario
     # No stage is done sooner in company than alone, and the payload is no faster than its link.
     assert found.total_s >= max(stage.busy_s for stage in found.stages if stage.name in ("encode", "upload", "relay"))
     assert found.total_s >= found.transport_s * (1 - 1e-9)
-    assert found.pause_s <= found.stages[-1].adds_s
+    assert found.pause_s == found.stages[-1].adds_s
 
 
 @given(scenarios(), CHOICES)
@@ -220,6 +228,15 @@ def test_looks_grow_with_the_wait_up_to_the_longest() -> None:
     found = [look_s(scenario, waited) for waited in (0.0, 0.1, 1.0, 10.0, 1000.0)]
     assert found == sorted(found)
     assert (found[0], found[-1]) == (0.025, 1.0)
+
+
+def test_one_part_goes_no_faster_than_one_stream() -> None:
+    slow = dataclasses.replace(DEFAULTS, put_rate=1e6, get_rate=1e6)
+    found = plan(Scenario((share(0.03, 1e7),), 1e12, 1e12, 64, 64), slow, Choice("class", 64.0 * MIB, 2))
+    assert found.parts == 1
+    for stage in found.stages:
+        if stage.name in ("upload", "fetch"):
+            assert stage.busy_s >= found.payload_bytes / 1e6
 
 
 @pytest.mark.parametrize("waited", [0.0, 0.05, 0.3, 2.0, 4.0, 60.0])
