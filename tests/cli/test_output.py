@@ -20,7 +20,7 @@ from tests.world import World
 
 EVERY_BYTE = ("--set", "events.progress_s=0.000001")
 LINE = re.compile(
-    r"(?P<label>[a-z0-9 ]+?)( \(rank (?P<rank>\d+) of (?P<size>\d+)\))?: "
+    r"(?P<label>[a-z0-9, ]+?)( \(rank (?P<rank>\d+) of (?P<size>\d+)\))?: "
     r"(\d+%, [\d.]+ [KMG]?i?B of [\d.]+ [KMG]?i?B(, [\d.]+ [KMG]?i?B/s)?(, [\d.]+ (s|min \d+ s) left)?"
     r"|[\d.]+ [KMG]?i?B in [\d.]+ s(, [\d.]+ [KMG]?i?B/s)?)"
 )
@@ -50,7 +50,7 @@ def test_json_on_stdout_progress_on_stderr_a_receipt_and_the_log(stages: Stages,
     assert set(result) == set(Receipt.__dataclass_fields__)
     assert (result["act"], result["subject"], result["version"], result["ranks"]) == ("prepared", "rollout", 1, ranks)
     assert {"plan", "relay", "decode", "journal"} <= set(result["seconds"])
-    _check_progress(done.error, "refit", ranks)
+    _check_progress(done.error, "version 1, refit", ranks)
     _check_log(_lines(world, "refit"), ranks)
 
 
