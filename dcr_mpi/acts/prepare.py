@@ -152,6 +152,8 @@ def _receive(
             turn = Turn()
 
             def fetch(entry: PartEntry | Awaited) -> bytes:
+                if overtaken:  # nor is there any later part to wait for
+                    return _NOTHING
                 try:
                     return _fetch(ports, job, plan, opened, supply, sizes, entry, turn)
                 except Overtaken as error:

@@ -279,8 +279,16 @@ def test_an_abort_just_before_the_wait_is_over_is_none_the_less_one(
     preparing = course.begin(lambda: _follow(local, wait_s=3.0))
     _until(lambda: bool(landed))
     abort(local.ports.catalog, 1)
+    asked: list[int] = []
+
+    def seen(catalog: Any, version: int, index: int) -> bool:
+        asked.append(index)
+        return is_announced(catalog, version, index)
+
+    monkeypatch.setattr(stream, "is_announced", seen)
     with pytest.raises(Overtaken):
         preparing.end()
+    assert max(asked) < 8, "of those that are still to come, nobody asks for one after another"
     course.go.set()
     with pytest.raises(Conflict, match="abort"):
         encoding.end()
