@@ -16,6 +16,17 @@ from . import durable
 from .errors import DcrError, UsageError
 
 _TYPES = {"_total": "counter"}
+_HELP = {
+    "version": "Version that the replica holds, or that was decided on last.",
+    "applied_total": "Versions applied since the start.",
+    "published_total": "Versions committed since the start.",
+    "pause_seconds": "From before the first hook to after the second, last time.",
+    "payload_bytes": "Bytes of the last version's parts.",
+    "dense_bytes": "Bytes of a whole checkpoint.",
+    "changed_words": "Words that the last version changed.",
+    "last_timestamp_seconds": "When a version was done last, in Unix time.",
+    "start_time_seconds": "When the job began, in Unix time.",
+}
 
 
 class Health:
@@ -41,7 +52,7 @@ class Health:
         self._subject, self._path = subject, path
         self._lock = threading.Lock()
         self._values: dict[str, float] = {}
-        self._state, self._since, self._begun = "starting", time.monotonic(), time.monotonic()
+        self._state, self._since, self._begun = "starting", time.monotonic(), time.time()
         self._server = _serve(listen, self._answer) if listen is not None else None
 
     @property
@@ -55,11 +66,20 @@ class Health:
             if state != self._state:
                 self._state, self._since = state, time.monotonic()
 
+    def begin(self, values: Mapping[str, float]) -> None:
+        """Give values that are known before anything is done."""
+        with self._lock:
+            self._values |= values
+        self._write()
+
     def tell(self, values: Mapping[str, float]) -> None:
         """Give values, which add to those before; the file has them when this returns, if it can be written: a full
         disk of the collector's stops no refit."""
         with self._lock:
             self._values |= {"last_timestamp_seconds": time.time(), **values}
+        self._write()
+
+    def _write(self) -> None:
         if self._path is not None:
             with suppress(DcrError):
                 durable.replace(self._path, self._text().encode())
@@ -72,10 +92,11 @@ class Health:
     def _text(self) -> str:
         """The values in the text format of Prometheus, version 0.0.4."""
         with self._lock:
-            values = {**self._values, "up_seconds": time.monotonic() - self._begun}
+            values = {**self._values, "start_time_seconds": self._begun}
         lines = []
         for name, value in sorted(values.items()):
             kind = next((kind for end, kind in _TYPES.items() if name.endswith(end)), "gauge")
+            lines += [f"# HELP dcr_{name} {_HELP[name]}"]
             lines += [f"# TYPE dcr_{name} {kind}", f'dcr_{name}{{subject="{self._subject}"}} {value!r}']
         return "\n".join(lines) + "\n"
 

@@ -78,7 +78,7 @@ def _call(command: str, facts: Mapping[str, str], timeout_s: float) -> tuple[str
             raise
         out.seek(max(0, out.seek(0, os.SEEK_END) - 500))
         told = out.read().decode(errors="replace").strip()
-        return (f"exit code {code}: {told}" if code else ""), told
+        return f"exit code {code}{': ' if told else ''}{told}" if code else "", told
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):

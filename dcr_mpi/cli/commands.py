@@ -23,6 +23,7 @@ from ..acts.replica import Replica
 from ..config import Config
 from ..errors import Conflict, UsageError
 from ..jsonable import dumps, to_plain
+from .follow import cmd_follow
 from .jobs import (
     apply_job,
     codec_settings,
@@ -34,8 +35,8 @@ from .jobs import (
     serving,
     site_of,
 )
+from .publish import cmd_publish
 from .report import cmd_report
-from .resident import cmd_follow, cmd_publish
 from .status import status
 from .upkeep import cmd_anchor, cmd_gc, cmd_repair, cmd_verify
 

@@ -97,6 +97,10 @@ def _act(args: argparse.Namespace, config: Config, ranks: comm.Comm) -> int:
     if args.receipt is not None and ranks.rank == 0:
         check_output("--receipt", args.receipt)
     if getattr(args, "metrics", None) is not None and ranks.rank == 0:
+        folder = args.metrics.resolve().parent
+        if not folder.is_dir():  # a directory that is made for it is none that a collector reads
+            raise UsageError(f"--metrics {args.metrics}", found=f"no directory {folder}", expected="the collector's",
+                             remedy="correct it, or make it")  # fmt: skip
         check_output("--metrics", args.metrics)
     # Rank 0 alone reads documents, so no other has a key.
     keys = load_keyring(config.keys.file, config.keys.trust) if ranks.rank == 0 else _witness(config)

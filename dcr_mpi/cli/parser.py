@@ -139,7 +139,7 @@ def build() -> argparse.ArgumentParser:
     bench_options(
         add(
             "bench",
-            "Measure this machine for dcr plan: coding, disk, store, fixed costs. Ten to thirty seconds.",
+            "Measure this machine for dcr plan: coding, disk, store, fixed costs. Up to a minute.",
             False,
         )
     )
@@ -172,7 +172,9 @@ def _resident(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
     )
     publish = add("publish", "At the trainer, a job that stays: encode checkpoints as they appear, and commit them.")
     publish.add_argument(
-        "pattern", help="quoted pattern of checkpoint directories, as in 'run/step-*'; each appears by a rename, whole"
+        "pattern",
+        nargs="+",
+        help="quoted pattern of checkpoint directories, as in 'run/step-*'; each appears by a rename, whole",
     )
     publish.add_argument(
         "--every",

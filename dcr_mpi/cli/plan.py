@@ -26,7 +26,8 @@ from ..plan import (
 )
 
 _PARAMETERS = 1e9
-_RANKS_PER_NODE = 8
+_RANKS_PER_NODE, _BYTES_PER_RANK = 8, 4e9  # as the paper's cases have it
+_BYTES_PER_TILE, _TILES = 8 * MIB, 8000
 _LATENCY_S = 0.03
 _OF_THE_PAPER = ("paper", "law", "calibration", "json")
 _POSITIONS: tuple[Positions, ...] = ("class", "plain")
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "transport": args.transport,
         "mode": args.mode,
         "sites": args.sites,
-        "ranks": [args.trainer_ranks, args.site_ranks],
+        "ranks": [scenario.trainer_ranks, scenario.site_ranks],
         "link_bytes_s": scenario.link,
         **plan_row(found),
     }
@@ -114,18 +115,21 @@ def scenario_of(args: argparse.Namespace, latency: float) -> Scenario:
         Share(changes(name, fraction or args.changed, args.law), count * share * dtype(name).words)
         for name, share, fraction in kinds
     )
-    if args.replicas > args.site_ranks:
+    ranks = max(1, round(count * each / _BYTES_PER_RANK))
+    trainer_ranks = args.trainer_ranks or ranks
+    site_ranks = args.site_ranks or max(ranks, args.replicas, args.site_nodes or 1)
+    if args.replicas > site_ranks:
         raise UsageError(
             "--replicas",
-            found=f"{args.replicas} copies on {args.site_ranks} ranks",
+            found=f"{args.replicas} copies on {site_ranks} ranks",
             expected="a rank for each copy at least",
             remedy="give more --site-ranks",
         )
-    nodes = 1 if args.cores is not None else math.ceil(args.site_ranks / _RANKS_PER_NODE)
-    if args.site_nodes is not None and args.site_nodes > (1 if args.cores is not None else args.site_ranks):
+    nodes = 1 if args.cores is not None else math.ceil(site_ranks / _RANKS_PER_NODE)
+    if args.site_nodes is not None and args.site_nodes > (1 if args.cores is not None else site_ranks):
         raise UsageError(
             "--site-nodes",
-            found=f"{args.site_nodes} with {'--cores' if args.cores is not None else f'{args.site_ranks} ranks'}",
+            found=f"{args.site_nodes} with {'--cores' if args.cores is not None else f'{site_ranks} ranks'}",
             expected="one machine" if args.cores is not None else "a rank on each at least",
             remedy="leave one out" if args.cores is not None else "give more --site-ranks",
         )
@@ -140,8 +144,8 @@ def scenario_of(args: argparse.Namespace, latency: float) -> Scenario:
         shares,
         args.link,
         args.site_link or args.link,
-        args.trainer_ranks,
-        args.site_ranks,
+        trainer_ranks,
+        site_ranks,
         args.sites,
         args.replicas,
         args.site_nodes or nodes,
@@ -151,7 +155,7 @@ def scenario_of(args: argparse.Namespace, latency: float) -> Scenario:
         mode=args.mode,
         launch_s=args.launch,
         cores=args.cores,
-        tiles=args.tiles,
+        tiles=args.tiles or min(_TILES, math.ceil(count * each / _BYTES_PER_TILE)),
         window=args.window,
         poll=(shortest, longest),
     )

@@ -30,10 +30,10 @@ def plan_options(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--law", choices=["adam", "uniform"], default="adam", help="how changes are spread (default: adam)"
     )
-    model.add_argument("--tiles", type=_count, default=8000, metavar="N", help="tiles of the tiling (default: 8000)")
+    model.add_argument("--tiles", type=_count, metavar="N", help="of the tiling (default: one per 8 MiB, 8000 at most)")
     ranks = parser.add_argument_group("clusters")
-    ranks.add_argument("--trainer-ranks", type=_count, default=8, metavar="N", help="that encode (default: 8)")
-    ranks.add_argument("--site-ranks", type=_count, default=8, metavar="N", help="at each site (default: 8)")
+    ranks.add_argument("--trainer-ranks", type=_count, metavar="N", help="that encode (default: one per 4 GB)")
+    ranks.add_argument("--site-ranks", type=_count, metavar="N", help="at each site (default: one per 4 GB)")
     ranks.add_argument("--site-nodes", type=_count, metavar="N", help="with a disk each (default: one per 8 ranks)")
     ranks.add_argument("--sites", type=_count, default=1, metavar="N", help="how many (default: 1)")
     ranks.add_argument(

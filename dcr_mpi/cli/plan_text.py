@@ -17,7 +17,7 @@ def plan(result: dict[str, Any]) -> str:
     what = f"{size(result['dense_bytes'])} at {result['changed_fraction']:.3g} changed ({result['law']})"
     faster = result["speedup"]
     times = f"{faster:.1f} times faster than" if faster >= 1 else f"{1 / faster:.1f} times as long as"
-    whole = f"{times} the whole checkpoint in {seconds(result['full_s'])}"
+    whole = f"{times} the whole checkpoint's bytes alone in {seconds(result['full_s'])}"
     most = max(result["stages"], key=lambda stage: stage["adds_s"])["name"]
     sent = f"{size(result['payload_bytes'])}, {result['bits_per_change']:.2f} bits per change"
     share = (
@@ -26,8 +26,13 @@ def plan(result: dict[str, Any]) -> str:
     lines = [
         f"{seconds(result['total_s'])} for {what}, {whole}",
         f"pause {seconds(result['pause_s'])}; payload {sent}; {share}",
-        "",
     ]
+    if result["pause_s"] > result["total_s"] / 2:
+        lines.append(
+            "most of it is the pause: more --site-ranks and --site-nodes write in less, so does a faster --disk; "
+            "a replica in a file system in memory is as one at --disk 100GB/s"
+        )
+    lines.append("")
     lines += table(
         "stages: alone, and what each adds to the whole",
         ("stage", "alone", "adds", "bytes"),

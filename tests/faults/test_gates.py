@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +20,7 @@ from dcr_mpi.acts.ports import Ports
 from dcr_mpi.acts.restore import RestoreJob, restore
 from dcr_mpi.acts.state import check_checkpoint
 from dcr_mpi.checkpoint import Checkpoint, fingerprint
-from dcr_mpi.cli import resident
+from dcr_mpi.cli import follow
 from dcr_mpi.config import load
 from dcr_mpi.digest import sha256
 from dcr_mpi.errors import (
@@ -425,10 +426,9 @@ def test_an_abort_between_two_looks_of_a_site_that_stays(
     local.encode(steps[1])
     local.prepare()
     abort(local.ports.catalog, 1)
-    monkeypatch.setattr(resident, "following", lambda *_: 1)
-    monkeypatch.setattr(resident, "_LOOK_S", 0.2)
+    monkeypatch.setattr(follow, "following", lambda *_: 1)
     config = load(None, {"policy": "p", "store.url": str(local.path / "store")})
-    found = resident._look(local.site_ports, config, local.replica, None)
+    found = follow._look(local.site_ports, config, local.replica, Namespace(until=None, idle=0.2, after=None))
     assert found == {"do": "wait", "version": None, "at": 0, "unfinished": False}
 
 

@@ -79,7 +79,8 @@ def test_metrics_and_state_over_http(tmp_path: Path, stay: Callable[..., Staying
             return str(answer.read().decode())
 
     _until(lambda: json.loads(get("/healthz"))["state"] == "waiting", follow)
-    assert "dcr_version" not in get("/metrics")
+    assert 'dcr_version{subject="rollout"} 0\n' in get("/metrics")
+    assert f"on port {port}" in follow.log.read_text()
     with pytest.raises(urllib.error.HTTPError, match="404"):
         get("/elsewhere")
     world.encode(1)
@@ -87,7 +88,7 @@ def test_metrics_and_state_over_http(tmp_path: Path, stay: Callable[..., Staying
     _until(lambda: json.loads(get("/healthz")).get("version") == 1, follow)
     text = get("/metrics")
     assert '# TYPE dcr_applied_total counter\ndcr_applied_total{subject="rollout"} 1\n' in text
-    assert "# TYPE dcr_pause_seconds gauge\n" in text and "dcr_up_seconds{" in text
+    assert "# TYPE dcr_pause_seconds gauge\n" in text and "dcr_start_time_seconds{" in text
     taken = world.run(1, "follow", "--site", "rollout", "--listen", f"127.0.0.1:{port}")
     assert taken.code == 2 and "Address already in use" in taken.error
     assert world.run(1, "follow", "--site", "rollout", "--listen", "9400").code == 2
@@ -119,7 +120,9 @@ def test_a_checkpoint_counts_once_all_shards_have_their_names(
     late.rename(tmp_path / "kept")
     follow = stay(world, 1, "follow", "--site", "rollout", "--until", "1")
     if every:  # takes each of them, so none after it before it is whole
-        assert stay(world, 1, "publish", str(tmp_path / "run/step-*"), *every, "--idle", "1").result()["published"] == 0
+        idle = stay(world, 1, "publish", str(tmp_path / "run/step-*"), *every, "--idle", "1")
+        assert idle.result()["published"] == 0
+        assert f"run/step-*: 2 there\n{tmp_path}/run/step-1: waiting for 1 of its" in idle.log.read_text()
         (tmp_path / "kept").rename(late)
     assert stay(world, 1, "publish", str(tmp_path / "run/step-*"), *every, "--until", "1").result()["version"] == 1
     assert follow.result()["version"] == 1
@@ -198,6 +201,8 @@ def test_an_engine_that_was_paused_is_resumed_by_the_next_job(tmp_path: Path, st
     world.dcr(1, "commit", "--wait", "50")
     assert first.end() == NotReady.code
     assert world.words() == world.full_transfer(1)
+    without = stay(world, 1, "follow", "--site", "rollout", "--until", "1")
+    assert without.result()["applied"] == 0 and "--after is still due" in without.log.read_text()
     resume = ("--before", "exit 4", "--after", f"echo resume $DCR_VERSION >>{tmp_path}/hooks")
     again = stay(world, 2, "follow", "--site", "rollout", *resume, "--until", "1")
     assert again.result() == {"act": "followed", "site": "rollout", "version": 1, "applied": 0}
@@ -295,10 +300,13 @@ def test_what_cannot_be_is_refused_before_the_work(tmp_path: Path) -> None:
     world.dcr(1, "commit")
     before = world.words()
     (tmp_path / "plain").write_text("")
-    for options in (("--metrics", str(tmp_path / "plain/x.prom")), ("--metrics", str(tmp_path)), ("--hook-s", "1e10")):
+    wrong = [("--metrics", str(tmp_path / place)) for place in ("plain/x.prom", "nowhere/x.prom", "")]
+    for options in [*wrong, ("--hook-s", "1e10")]:
         refused = world.run(1, "follow", "--site", "rollout", "--until", "1", *options)
         assert refused.code and options[0] in refused.error
-    assert world.words() == before
+    assert world.words() == before and not (tmp_path / "nowhere").exists()
+    unquoted = world.run(1, "publish", "run/step-1", "run/step-2")
+    assert unquoted.code == 2 and "quote it" in unquoted.error
 
 
 def test_a_hook_that_answers_something_else_than_http() -> None:
