@@ -8,12 +8,18 @@ from typing import Any
 from ..units import bytes_text as size
 
 _ROWS = 12  # of a long table
+_PLAIN = ("u8", "u16", "u32")
 _SHOWN = 0.9999  # share of a histogram that its rows cover
 
 
 def census(result: dict[str, Any]) -> str:
     """The tables of :func:`dcr_mpi.acts.census.census`."""
-    lines = [answer(result), ""]
+    lines = [answer(result)]
+    if 2 * sum(t["words"] for t in result["dtypes"] if t["dtype"] in _PLAIN) > result["words"]:
+        lines.append(
+            "most words are plain unsigned integers: if they are floats, say so, as in --dtype '*.weight=bf16'"
+        )
+    lines.append("")
     lines += table(
         f"expected payload ({sample(result)})",
         ("scheme", "bytes", "of dense", "bits/change"),
@@ -42,7 +48,8 @@ def answer(result: dict[str, Any]) -> str:
     floats = [t for t in result["dtypes"] if t["float"]]
     words, changed = sum(t["words"] for t in floats), sum(t["changed"] for t in floats)
     share = f"{changed / words:.3%} of {words} float words" if words else "no float words"
-    rest = f"{result['changed'] - changed} of {result['words'] - words} others"
+    others = result["words"] - words
+    rest = f"{(result['changed'] - changed) / others:.3%} of {others} others" if others else "no other words are there"
     best = next(r for r in result["schemes"] if r["scheme"] == "auto")
     return (
         f"census: {share} changed, and {rest}; expected payload {size(best['bytes'])} "

@@ -33,7 +33,14 @@ def inspect(path: Path) -> dict[str, Any]:
         It is a directory, or not there.
     """
     if path.is_dir():
-        raise UsageError(str(path), found="a directory", expected="a file", remedy="name one of the files in it")
+        some = sorted(p.name for p in path.iterdir() if p.is_file())
+        example = f", as in {path / some[0]}" if some else ""
+        raise UsageError(
+            str(path),
+            found="a directory",
+            expected="a file",
+            remedy=f"name one of the {len(some)} files in it{example}",
+        )
     try:
         with path.open("rb") as file:
             magic = file.read(8)

@@ -283,6 +283,9 @@ def test_the_command_takes_a_layout_and_declared_dtypes(tmp_path: Path, capsys: 
     assert [t["dtype"] for t in json.loads(capsys.readouterr().out)["dtypes"]] == ["u16"]
     assert main([*where, "--dtype", "w*=bf16"]) == 0
     assert [t["dtype"] for t in json.loads(capsys.readouterr().out)["dtypes"]] == ["bf16"]
+    for more, hinted in (((), True), (("--dtype", "w*=bf16"), False)):
+        assert main([*where[:-1], *more]) == 0
+        assert ("if they are floats, say so" in capsys.readouterr().out) == hinted
     layout = synth.trainer_layout(synth.TINY, 2)
     (tmp_path / "layout.json").write_bytes(dumps(layout))
     assert main([*where, "--layout", str(tmp_path / "layout.json")]) == NotReady.code  # its shards are not there

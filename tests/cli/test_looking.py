@@ -172,6 +172,12 @@ def test_inspect_garbage(stages: Stages, tmp_path: Path, case: str) -> None:
     assert str(file) in done.error and "found" in done.error and "Traceback" not in done.error
 
 
+def test_inspect_a_directory_names_a_file(stages: Stages, tmp_path: Path) -> None:
+    (tmp_path / "one.h5").write_bytes(b"")
+    done = here(stages["begun"], "inspect", str(tmp_path))
+    assert done.code == 2 and f"as in {tmp_path}/one.h5" in done.error
+
+
 def test_inspect_what_was_cut(stages: Stages, tmp_path: Path) -> None:
     world = stages["prepared"]
     part = min((world.path / "store/test/versions/000001/parts").iterdir())
