@@ -17,12 +17,13 @@ class Staying:
 
     def __init__(self, world: World, ranks: int, *arguments: str) -> None:
         self.log = world.path / f"{arguments[0]}-{len(list(world.path.glob('*.log')))}.log"
-        with open(self.log, "wb") as log:
+        self.out = self.log.with_suffix(".out")  # apart: a launcher passes on both as they come
+        with open(self.log, "wb") as log, open(self.out, "wb") as out:
             self.process = subprocess.Popen(
                 [*world.command(ranks, *arguments), "--set", "commit.wait_s=300"],
                 env=world.environment(),
                 cwd=world.path,
-                stdout=log,
+                stdout=out,
                 stderr=log,
                 start_new_session=True,
             )
@@ -32,7 +33,7 @@ class Staying:
 
     def result(self) -> dict[str, Any]:
         assert self.end() == 0, self.log.read_text()[-3000:]
-        found: dict[str, Any] = json.loads(self.log.read_text().strip().splitlines()[-1])
+        found: dict[str, Any] = json.loads(self.out.read_text().strip().splitlines()[-1])
         return found
 
     def close(self) -> None:
