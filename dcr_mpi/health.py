@@ -66,23 +66,18 @@ class Health:
             if state != self._state:
                 self._state, self._since = state, time.monotonic()
 
-    def begin(self, values: Mapping[str, float]) -> None:
-        """Give values that are known before anything is done."""
-        with self._lock:
-            self._values |= values
-        self._write()
-
     def tell(self, values: Mapping[str, float]) -> None:
         """Give values, which add to those before; the file has them when this returns, if it can be written: a full
         disk of the collector's stops no refit."""
         with self._lock:
-            self._values |= {"last_timestamp_seconds": time.time(), **values}
-        self._write()
-
-    def _write(self) -> None:
+            self._values |= values
         if self._path is not None:
             with suppress(DcrError):
                 durable.replace(self._path, self._text().encode())
+
+    def done(self, values: Mapping[str, float]) -> None:
+        """The same, of a version that was done just now."""
+        self.tell({"last_timestamp_seconds": time.time(), **values})
 
     def close(self) -> None:
         if self._server is not None:

@@ -177,19 +177,21 @@ class World:
                     raise SystemExit(f"a job that was to stay ended with {job.returncode}: {self.directory}/*.log")
             time.sleep(0.005)
 
+    def _ends(self, act: str) -> dict[int, dict[str, Any]]:
+        """The last line of each rank's last run of an act, by rank."""
+        out: dict[int, dict[str, Any]] = {}
+        for log in self.directory.glob(f"events/{act}-rank*.jsonl"):
+            ends = [found for line in log.read_text().splitlines() if (found := json.loads(line))["event"] == "end"]
+            out |= {end["rank"]: end for end in ends[-1:]}
+        return out
+
     def _spent(self, act: str) -> dict[str, float]:
         """Seconds per stage of rank 0 in the last run of an act."""
-        lines = (self.directory / f"events/{act}-rank0000.jsonl").read_text().splitlines()
-        ends = [found for line in lines if (found := json.loads(line))["event"] == "end"]
-        return dict(ends[-1]["seconds"]) if ends else {}
+        return dict(self._ends(act).get(0, {}).get("seconds", {}))
 
     def _pause(self) -> float:
         """Seconds of the last apply, of the rank that took longest: between the hooks around it, an engine waits."""
-        walls = []
-        for log in self.directory.glob("events/apply-rank*.jsonl"):
-            ends = [found for line in log.read_text().splitlines() if (found := json.loads(line))["event"] == "end"]
-            walls += [float(ends[-1]["wall"])] if ends else []
-        return max(walls, default=0.0)
+        return max((float(end["wall"]) for end in self._ends("apply").values()), default=0.0)
 
     def _begun(self, act: str) -> int:
         """How often rank 0 has begun an act."""

@@ -7,7 +7,6 @@ import json
 import time
 from typing import Any
 
-from .. import durable
 from ..acts.apply import apply
 from ..acts.catch_up import catch_up
 from ..acts.chain import following
@@ -20,7 +19,7 @@ from ..health import Health
 from ..jsonable import dumps
 from ..waiting import watch
 from .jobs import apply_job, log_of_its_own, poll_s, prepare_job, site_of
-from .staying import call_hook, health_of, is_over, look_s, say
+from .staying import Due, call_hook, health_of, is_over, look_s, say
 
 Result = dict[str, Any]
 _PAUSED = "paused.json"  # the version of a hook --after that is due, should the job end now
@@ -38,8 +37,9 @@ def cmd_follow(ports: Ports, config: Config, args: argparse.Namespace) -> Result
 def _follow(ports: Ports, config: Config, args: argparse.Namespace, health: Health) -> Result:
     site = args.site
     replica = Replica(site_of(config, site).replica, site)
+    due = Due(ports, args, replica.work / _PAUSED)
     version = json.loads(ports.once("version that is there", lambda: dumps(_begun(config, args, replica))))
-    health.begin({"version": version, "applied_total": 0})
+    health.tell({"version": version, "applied_total": 0})
     applied, waited = 0, time.monotonic()
     while True:
         health.doing("waiting")
@@ -53,8 +53,7 @@ def _follow(ports: Ports, config: Config, args: argparse.Namespace, health: Heal
         if todo["do"] == "wait":
             continue
         if todo["do"] == "resume":
-            call_hook(ports, "after", args.after, _facts(replica, version), args.hook_s)
-            _note(ports, replica, None)
+            due.call(_facts(replica, version))
         elif todo["do"] == "prepare":
             job = prepare_job(config, site, version, args.wait)
             try:
@@ -64,8 +63,7 @@ def _follow(ports: Ports, config: Config, args: argparse.Namespace, health: Heal
                 ports.events.emit("overtaken", version=version, reason=str(error))
         else:
             before = time.monotonic()
-            if args.after is not None:
-                _note(ports, replica, version)
+            due.note(version)
             call_hook(ports, "before", args.before, _facts(replica, version), args.hook_s)
             with log_of_its_own(ports, config, "apply", site) as own:
                 if todo["do"] == "apply":
@@ -73,11 +71,9 @@ def _follow(ports: Ports, config: Config, args: argparse.Namespace, health: Heal
                 else:
                     catch_up(own, prepare_job(config, site, None, 0.0), apply_job(config, site, None))
                     version = json.loads(ports.once("version reached", lambda: dumps(replica.need().version)))
-            if args.after is not None:
-                call_hook(ports, "after", args.after, _facts(replica, version), args.hook_s)
-                _note(ports, replica, None)
+            due.call(_facts(replica, version))
             applied += 1
-            health.tell({"version": version, "applied_total": applied, "pause_seconds": time.monotonic() - before})
+            health.done({"version": version, "applied_total": applied, "pause_seconds": time.monotonic() - before})
         waited = time.monotonic()
 
 
@@ -99,7 +95,7 @@ def _look(ports: Ports, config: Config, replica: Replica, args: argparse.Namespa
     def look() -> Result | None:
         record, catalog = replica.need(), ports.catalog
         version = following(catalog, record.version)
-        paused = args.after is not None and (replica.work / _PAUSED).exists()
+        paused = Due(ports, args, replica.work / _PAUSED).noted
         at = {"at": record.version, "unfinished": record.applying is not None or paused}
         if record.applying is not None or any(n <= record.version for n in replica.journaled()):
             return {"do": "catch up", "version": record.applying or record.version, **at}
@@ -124,12 +120,3 @@ def _look(ports: Ports, config: Config, replica: Replica, args: argparse.Namespa
 def _facts(replica: Replica, version: int) -> dict[str, str]:
     """What hooks around an apply are told."""
     return {"site": replica.site, "version": str(version), "replica": str(replica.directory.resolve())}
-
-
-def _note(ports: Ports, replica: Replica, version: int | None) -> None:
-    """Note durably that hooks are between *before* and *after* (None: no more)."""
-    if ports.comm.rank == 0:
-        if version is None:
-            durable.remove(replica.work / _PAUSED)
-        else:
-            durable.replace(replica.work / _PAUSED, dumps(version))

@@ -129,7 +129,7 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _count(text: str) -> int:
-    return int(number(str(count(text)), f"a whole number, at most {_MOST:,}", 1, _MOST))
+    return count(text, _MOST)
 
 
 def _seconds(text: str) -> float:

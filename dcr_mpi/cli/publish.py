@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .. import durable
 from ..acts.baseline import BaselineRecord, is_sealed
 from ..acts.commit import decide
 from ..acts.encode import encode
@@ -22,7 +21,7 @@ from ..health import Health
 from ..jsonable import dumps
 from ..waiting import watch
 from .jobs import encode_job, log_of_its_own, poll_s, serving
-from .staying import call_hook, health_of, is_over, look_s, say
+from .staying import Due, health_of, is_over, look_s, say
 
 Result = dict[str, Any]
 _UNTOLD = "untold.json"  # what a hook --after is to be told, should the job end now
@@ -43,13 +42,13 @@ def cmd_publish(ports: Ports, config: Config, args: argparse.Namespace) -> Resul
 
 def _publish(ports: Ports, config: Config, args: argparse.Namespace, health: Health) -> Result:
     baseline = json.loads(ports.once("baseline that is there", lambda: dumps(_begun(config, args))))
-    health.begin({"version": baseline, "published_total": 0})
+    health.tell({"version": baseline, "published_total": 0})
     published, waited, partial = 0, time.monotonic(), set[str]()
     untold = config.trainer.state / _UNTOLD
-    if args.after is not None:
-        facts = json.loads(ports.once("hook that is due", lambda: dumps(_due(ports, untold))))
-        if facts is not None:
-            _tell(ports, args, facts, untold)
+    due = Due(ports, args, untold)
+    facts = json.loads(ports.once("hook that is due", lambda: dumps(_untold(ports, untold) if due.noted else None)))
+    if facts is not None:
+        due.call(facts)
     while True:
         health.doing("waiting")
         raw = ports.once("next checkpoint", lambda: dumps(_checkpoint(ports, config, args, partial)))
@@ -64,8 +63,7 @@ def _publish(ports: Ports, config: Config, args: argparse.Namespace, health: Hea
             sealed = encode(own, encode_job(config, Path(new)))
         version = sealed.version
         health.doing("deciding")
-        if args.after is not None and ports.comm.rank == 0:
-            durable.replace(untold, dumps({"version": str(version), "checkpoint": new}))
+        due.note({"version": str(version), "checkpoint": new})
 
         def act(number: int = version) -> bytes:
             c = config.commit
@@ -80,27 +78,18 @@ def _publish(ports: Ports, config: Config, args: argparse.Namespace, health: Hea
         if ports.outlet is not None and ports.outlet.version == version:
             finish(ports)
         facts = {"version": str(version), "checkpoint": new, "committed": str(decision["commit"]).lower()}
-        _tell(ports, args, facts, untold)
+        due.call(facts)
         published += decision["commit"]
-        health.tell({
+        health.done({
             "version": version, "published_total": published, "payload_bytes": sealed.bytes["payload"],
             "dense_bytes": sealed.bytes["dense"], "changed_words": sealed.detail["changed"],
         })  # fmt: skip
         waited = time.monotonic()
 
 
-def _tell(ports: Ports, args: argparse.Namespace, facts: dict[str, str], untold: Path) -> None:
-    if args.after is not None:
-        call_hook(ports, "after", args.after, facts, args.hook_s)
-        if ports.comm.rank == 0:
-            durable.remove(untold)
-
-
-def _due(ports: Ports, untold: Path) -> dict[str, str] | None:
+def _untold(ports: Ports, noted: Path) -> dict[str, str] | None:
     """What ``--after`` is still to be told: of a version that was decided, but the job ended before its hook had."""
-    if not untold.exists():
-        return None
-    facts: dict[str, str] = json.loads(untold.read_bytes())
+    facts: dict[str, str] = json.loads(noted.read_bytes())
     decision = ports.catalog.decision(int(facts["version"]))
     return None if decision is None else {**facts, "committed": str(decision.commit).lower()}
 

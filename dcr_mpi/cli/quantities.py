@@ -56,10 +56,11 @@ def mix(text: str) -> tuple[str, float, float | None]:
     return kind.name, share, fraction(changed) if at else None
 
 
-def count(text: str) -> int:
+def count(text: str, most: int | None = None) -> int:
     """A whole number, 1 or more."""
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number, 1 or more")
+    if not text.isdecimal() or not int(text) or (most is not None and int(text) > most):
+        bound = "" if most is None else f", at most {most:,}"
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number, 1 or more{bound}")
     return int(text)
 
 

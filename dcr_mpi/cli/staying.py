@@ -12,7 +12,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
+from .. import durable
 from ..acts.ports import Ports
 from ..config import Config
 from ..errors import printable
@@ -49,6 +52,29 @@ def call_hook(ports: Ports, when: str, hook: str | None, facts: dict[str, str], 
             return b""
 
         ports.once(f"hook --{when}", act)
+
+
+class Due:
+    """``--after``, noted durably in a file from before what it is to tell until it was called: if the job ends between,
+    the next one with such a hook calls it. Does nothing in a job that has none."""
+
+    def __init__(self, ports: Ports, args: argparse.Namespace, path: Path) -> None:
+        self._ports, self._args, self._path = ports, args, path
+
+    @property
+    def noted(self) -> bool:
+        """Whether this job has one to call."""
+        return self._args.after is not None and self._path.exists()
+
+    def note(self, told: Any) -> None:
+        if self._args.after is not None and self._ports.comm.rank == 0:
+            durable.replace(self._path, dumps(told))
+
+    def call(self, facts: dict[str, str]) -> None:
+        if self._args.after is not None:
+            call_hook(self._ports, "after", self._args.after, facts, self._args.hook_s)
+            if self._ports.comm.rank == 0:
+                durable.remove(self._path)
 
 
 @contextmanager

@@ -52,6 +52,11 @@ class Changes:
     far_bits: np.ndarray
 
     @property
+    def weight(self) -> np.ndarray:
+        """Share of each exponent among the words that change."""
+        return self.share * self.moved / self.fraction
+
+    @property
     def position_bits(self) -> float:
         """Entropy of the positions per changed word, given the baseline's exponent."""
         return float((self.share * binary_entropy(self.moved)).sum()) / self.fraction
@@ -64,8 +69,7 @@ class Changes:
     @property
     def value_bits(self) -> float:
         """Entropy of the ulp difference per changed word, given the exponent; a direction takes one bit."""
-        weight = self.share * self.moved / self.fraction
-        return float((weight * (_entropy(self.steps, self.far) + self.far * self.far_bits + 1.0)).sum())
+        return float((self.weight * (_entropy(self.steps, self.far) + self.far * self.far_bits + 1.0)).sum())
 
     @property
     def class_bits(self) -> float:
@@ -75,8 +79,7 @@ class Changes:
     @property
     def step_shares(self) -> np.ndarray:
         """Chance of each step over all changed words; the last entry is that of all further ones."""
-        weight = self.share * self.moved / self.fraction
-        return np.append(weight @ self.steps, float(weight @ self.far))
+        return np.append(self.weight @ self.steps, float(self.weight @ self.far))
 
     @property
     def exponent_bits(self) -> float:

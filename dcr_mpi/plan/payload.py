@@ -114,5 +114,5 @@ def _plain_bits(law: Changes) -> float:
         raw[3] = bytes(steps[steps >= _ESCAPE].astype(word)) if word.itemsize > 1 else b""
         size, total = size + packed_size(raw, _LEVEL), total + count
     # All further steps were drawn as one, of which zstd makes nothing; how far they are is as good as random.
-    beyond = float((law.share * law.moved / law.fraction * law.far * law.far_bits).sum())
+    beyond = float((law.weight * law.far * law.far_bits).sum())
     return 8 * size / total + beyond

@@ -79,7 +79,7 @@ def plan(scenario: Scenario, speeds: Speeds, choice: Choice) -> Plan:
     stages += [Stage("decide", decide, decide), Stage("apply", applied, applied, s.dense_bytes * s.replicas)]
     link = min(s.link / (s.sites if s.transport == "direct" else 1), s.site_link)
     return Plan(
-        choice, n, s.dense_bytes, sent, s.changed, tuple(stages), applied, s.dense_bytes / link + s.latency,
+        choice, n, s.dense_bytes, sent, s.changed, tuple(stages), s.dense_bytes / link + s.latency,
         sent / link, bottleneck,
     )  # fmt: skip
 

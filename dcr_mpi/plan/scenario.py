@@ -94,7 +94,6 @@ class Plan:
     payload_bytes: float
     changed: float
     stages: tuple[Stage, ...]
-    pause_s: float
     full_s: float
     transport_s: float
     bottleneck: str
@@ -102,6 +101,11 @@ class Plan:
     @property
     def total_s(self) -> float:
         return sum(stage.adds_s for stage in self.stages)
+
+    @property
+    def pause_s(self) -> float:
+        """The whole last stage, the apply: what whoever reads the replica waits."""
+        return self.stages[-1].adds_s
 
     @property
     def transport_share(self) -> float:
