@@ -24,6 +24,8 @@ from . import text
 from .needs import check_needed
 from .parser import build
 
+_NO_WORDS = frozenset(["commit", "gc", "report", "status"])  # commands that look at no weights
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
@@ -105,7 +107,9 @@ def _act(args: argparse.Namespace, config: Config, ranks: comm.Comm) -> int:
     # Rank 0 alone reads documents, so no other has a key.
     keys = load_keyring(config.keys.file, config.keys.trust) if ranks.rank == 0 else _witness(config)
     store = open_store(config.store.url, config.store.s3)
-    kernels = get_kernels(config.kernels, config.device)
+    # What reads documents alone compiles nothing, opens no GPU, and asks for none on a node that has none.
+    chosen = ("numpy", "cpu") if args.command in _NO_WORDS else (config.kernels, config.device)
+    kernels = get_kernels(*chosen)
     subject = getattr(args, "site", None) or "trainer"
     with Events(config.events.dir, args.command, subject, ranks.rank, ranks.size, config.events.progress_s) as events:
         from ..acts.ports import Ports

@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 
 from ..errors import UsageError
-from ..yamltext import parse
+from ..yamltext import parse_own
 
 Node = Mapping[str, Any]
 _SECRET = ("secret", "password", "passwd", "token", "access_key", "credential")
@@ -26,8 +26,7 @@ _TYPES = {
 @cache
 def schema() -> dict[str, Any]:
     """The schema as plain data; do not change it."""
-    name = "config.schema.yaml"
-    plain: dict[str, Any] = parse((resources.files(__package__) / name).read_bytes(), name)
+    plain: dict[str, Any] = parse_own((resources.files(__package__) / "config.schema.yaml").read_bytes())
     return plain
 
 

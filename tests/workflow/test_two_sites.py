@@ -26,6 +26,8 @@ pytestmark = [
     pytest.mark.skipif("openmpi" not in LAUNCHERS, reason="no Open MPI: apt-get install openmpi-bin"),
 ]
 PROFILE = ("--profile", "slurm/two-sites", "--configfile")
+# A status command that tells that it was called, and takes its time.
+SLOW = "#!/bin/sh\ntouch looking\nsleep 3\nexec slurm/two-sites/status \"$1\"\n"
 JOB = {"ranks": 2, "nodes": 2, "memory_mib": 200}
 
 
@@ -58,14 +60,19 @@ def _wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 
 
 def test_one_process_reaches_both(flow: Flow, train: Cluster, rollout: Cluster) -> None:
-    """Interrupted in the midst of its five versions it takes its jobs along, and goes on when it is started again."""
+    """Interrupted in the midst of its five versions, and of a look at its jobs, it takes those along; and goes on later."""
     flow.configure(
         start=False, batch=5, versions={"last": 5},
         trainer={**JOB, "cluster": "train"}, site={**JOB, "cluster": "rollout"},
     )  # fmt: skip
     rollout.run("scontrol", "update", "PartitionName=main", "State=DOWN")  # or all might be over before the signal
-    with flow.started(*PROFILE, "flow.yaml") as first:
+    slow = flow.path / "slow"
+    slow.write_text(SLOW)
+    slow.chmod(0o755)
+    with flow.started(*PROFILE, "flow.yaml", "--cluster-generic-status-cmd", "./slow") as first:
         _wait_for(flow.path / "run/receipts/000001/encoded.json", first)
+        (flow.path / "looking").unlink()
+        _wait_for(flow.path / "looking", first)
         first.send_signal(signal.SIGINT)
         assert flow.finish(first).code == 1
     rollout.run("scontrol", "update", "PartitionName=main", "State=UP")
@@ -78,6 +85,7 @@ def test_one_process_reaches_both(flow: Flow, train: Cluster, rollout: Cluster) 
     assert flow.receipt("rollout.verified", 5)["state"] == flow.receipt("encoded", 5)["state"]
     numbers = json.loads((flow.path / "run/report/report.json").read_text())
     assert [row["version"] for row in numbers["versions"]] == [1, 2, 3, 4, 5]
+    assert not list((flow.path / ".snakemake").glob("jobs.*")), "notes of the jobs that are no more"
     assert "Submitted job" in done.out and "external jobid 'train:" in done.out and "jobid 'rollout:" in done.out
 
 
