@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import socket
 import threading
@@ -10,10 +9,13 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import durable
 from .errors import DcrError, UsageError
+
+if TYPE_CHECKING:
+    import http.server
 
 _TYPES = {"_total": "counter"}
 _HELP = {
@@ -110,6 +112,8 @@ class Health:
 def _serve(
     listen: tuple[str, int], answer: Callable[[str], tuple[str, bytes] | None]
 ) -> http.server.ThreadingHTTPServer:
+    import http.server  # here: every command imports this module, and few listen
+
     class Handler(http.server.BaseHTTPRequestHandler):
         timeout = 10.0  # of a client that says nothing
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Mapping
@@ -17,6 +20,7 @@ import numpy as np
 from bench.launcher import Launcher, find_all
 from dcr_mpi.acts.replica import Replica
 from dcr_mpi.checkpoint import Checkpoint
+from dcr_mpi.cli import main
 from dcr_mpi.dtypes import dtype
 from dcr_mpi.jsonable import loads
 from dcr_mpi.layout import Place
@@ -45,7 +49,10 @@ class Done:
 
 @dataclass
 class World:
-    """``path`` holds everything; sites all use the engine layout of the synthetic model."""
+    """``path`` holds everything; sites all use the engine layout of the synthetic model.
+
+    The kernels are the reference ones: for a tiny model they are faster than loading the compiled ones each time.
+    """
 
     path: Path
     launcher: Launcher
@@ -54,6 +61,7 @@ class World:
     env: dict[str, str] = field(default_factory=dict)
     endpoint: str | None = None
     size: str = "tiny"
+    kernels: str = "numpy"
     timeout_s: float = 60
 
     def __post_init__(self) -> None:
@@ -64,7 +72,7 @@ class World:
             f"  s3: {{endpoint: {self.endpoint or 'null'}}}\n"
             f"trainer: {{state: state, layout: model/layouts/trainer.json, sites: [{', '.join(self.sites)}]}}\n"
             f"sites:\n{sites}codec: {CODEC}\nrelay: {{timeout_s: 20, chunk_mib: 0.001}}\ncommit: {{wait_s: 5}}\n"
-            "events: {dir: events}\n"
+            f"events: {{dir: events}}\nkernels: {self.kernels}\n"
         )
 
     def command(self, ranks: int, *arguments: str) -> list[str]:
@@ -89,16 +97,24 @@ class World:
         assert done.code == 0, f"{arguments}: exit code {done.code}\n{done.error}"
         return done.json
 
+    def here(self, *arguments: str) -> Done:
+        """One rank's command in this process, see :func:`here`."""
+        argv = self.command(1, *arguments)
+        return here(self, *argv[argv.index("dcr_mpi") + 1 :])
+
     def synth(self, step: int, *more: str) -> Path:
-        return Path(
-            self.dcr(1, "synth", str(self.path / "model"), "--step", str(step), "--size", self.size, *more)["directory"]
-        )
+        done = self.here("synth", str(self.path / "model"), "--step", str(step), "--size", self.size, *more)
+        assert done.code == 0, done.error
+        return Path(done.json["directory"])
 
     def begin(self, ranks: int = 1) -> None:
         """Version 0 and every site's replica of it."""
-        self.dcr(ranks, "init", "--checkpoint", str(self.synth(0)))
-        for site in self.sites:
-            self.dcr(ranks, "init", "--site", site)
+        for init in (("--checkpoint", str(self.synth(0))), *(("--site", site) for site in self.sites)):
+            if ranks > 1 or self.env:  # which this process does not have
+                self.dcr(ranks, "init", *init)
+            else:
+                done = self.here("init", *init)
+                assert done.code == 0, done.error
 
     def encode(self, step: int, ranks: int = 1) -> dict[str, Any]:
         return self.dcr(ranks, "encode", str(self.synth(step)))
@@ -132,6 +148,23 @@ class World:
     def full_transfer(self, step: int) -> dict[tuple[int, str], bytes]:
         """What a full transfer of a step would leave at a site, by independent means: see :func:`scatter_full`."""
         return scatter_full(self.path / f"model/step-{step:06d}", trainer_layout(TINY), self.site_layout())
+
+
+def here(world: World, *arguments: str) -> Done:
+    """A command typed in the world's directory, in this process, where it starts at once: for many small ones, and for
+    what a test builds on.
+    """
+    out, error = io.StringIO(), io.StringIO()
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error), contextlib.chdir(world.path):
+            code = main(arguments)
+    except SystemExit as leaving:  # argparse
+        code = int(leaving.code or 0)
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+    return Done(code, out.getvalue(), error.getvalue())
 
 
 def wait_for(path: Path, within_s: float = 120.0) -> bytes:

@@ -10,6 +10,6 @@ if "OPENBLAS_NUM_THREADS" not in os.environ:
 
     del os.environ["OPENBLAS_NUM_THREADS"]
 
-from .main import main, program  # noqa: E402
+from .main import main, program
 
 __all__ = ["main", "program"]

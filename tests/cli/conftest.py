@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.shell import here
 from tests.servers import S3Server
 from tests.world import LAUNCHERS, Done, World
 
@@ -18,27 +17,12 @@ KIND = sorted(LAUNCHERS)[0]
 
 
 class Quick(World):
-    """A world with the reference kernels: for a tiny model they are faster than loading the compiled ones."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        with self.config.open("a") as file:
-            file.write("kernels: numpy\n")
+    """A world whose commands run in this process where that makes no difference."""
 
     def copy(self, path: Path) -> Quick:
         """The same world under ``path``, which must not exist yet."""
         shutil.copytree(self.path, path)
         return Quick(path, self.launcher, sites=self.sites)
-
-    def run(self, ranks: int, *arguments: str, before: tuple[str, ...] = ()) -> Done:
-        if arguments[0] == "synth":
-            return self.here(*arguments)
-        return super().run(ranks, *arguments, before=before)
-
-    def here(self, *arguments: str) -> Done:
-        """A command in this process, see :func:`tests.cli.shell.here`."""
-        argv = self.command(1, *arguments)
-        return here(self, *argv[argv.index("dcr_mpi") + 1 :])
 
     def inside(self) -> Setup:
         """The same world with all commands in this process."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from dcr_mpi.cli import main
 from tests.world import Done, World
 
 
@@ -27,21 +23,6 @@ def dcr(world: World, *arguments: str, cwd: Path | None = None) -> Done:
             stderr=subprocess.PIPE,
         )
     )
-
-
-def here(world: World, *arguments: str) -> Done:
-    """The same in this process, where a command starts at once: for many small ones, and what a test builds on."""
-    out, error = io.StringIO(), io.StringIO()
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error), contextlib.chdir(world.path):
-            code = main(arguments)
-    except SystemExit as leaving:  # argparse
-        code = int(leaving.code or 0)
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
-    return Done(code, out.getvalue(), error.getvalue())
 
 
 def finish(process: subprocess.Popen[str]) -> Done:

@@ -16,9 +16,9 @@ from dcr_mpi.config import load
 from dcr_mpi.errors import NotReady, UsageError
 from dcr_mpi.mounts import mount_of
 from tests.cli.conftest import Quick, Stages
-from tests.cli.shell import everything, here
+from tests.cli.shell import everything
 from tests.store.test_directory import can_unshare
-from tests.world import ROOT, Done
+from tests.world import ROOT, Done, here
 
 
 def finding(done: Done, check: str, level: str) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import pytest
 
 from dcr_mpi.acts.replica import journal
 from tests.cli.conftest import Stages
-from tests.cli.shell import dcr, everything, flip, here
-from tests.world import World
+from tests.cli.shell import dcr, everything, flip
+from tests.world import World, here
 
 STRACE = ("strace", "-f", "-qq", "-o", "/dev/null")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Setup, Stages
-from tests.cli.shell import dcr, everything, here
-from tests.world import World
+from tests.cli.shell import dcr, everything
+from tests.world import World, here
 
 
 def _can_unshare() -> bool:

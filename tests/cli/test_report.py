@@ -17,8 +17,8 @@ from dcr_mpi.acts.logs import Run, job_of, read_runs
 from dcr_mpi.kernels import get_kernels
 from dcr_mpi.synth import TINY, trainer_layout
 from tests.cli.conftest import Quick, Stages
-from tests.cli.shell import everything, here
-from tests.world import World
+from tests.cli.shell import everything
+from tests.world import World, here
 
 PLOTS = ("payload.svg", "changes.svg", "stages.svg", "balance.svg")
 

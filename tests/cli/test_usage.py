@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Stages
-from tests.cli.shell import dcr, everything, here
-from tests.world import World
+from tests.cli.shell import dcr, everything
+from tests.world import World, here
 
 NEW = "model/step-000001"
 SITE = ("--site", "rollout")

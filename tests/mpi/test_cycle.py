@@ -23,8 +23,8 @@ def _parts(world: World) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Parts and manifests of two versions made by one rank."""
-    world = World(tmp_path_factory.mktemp("alone"), LAUNCHERS[KINDS[0]])
+    """Parts and manifests of two versions made by one rank, with the compiled kernels."""
+    world = World(tmp_path_factory.mktemp("alone"), LAUNCHERS[KINDS[0]], kernels="numba")
     world.begin()
     for step in (1, 2):
         world.cycle(step)

@@ -51,17 +51,19 @@ def _until_gone(port: int) -> None:
     raise AssertionError(f"somebody still listens at {port}")
 
 
-def _begin(path: Path, kind: str, sites: tuple[str, ...] = ("rollout",)) -> World:
-    world = World(path, LAUNCHERS[kind], sites=sites)
+def _begin(path: Path, kind: str, sites: tuple[str, ...] = ("rollout",), kernels: str = "numpy") -> World:
+    world = World(path, LAUNCHERS[kind], sites=sites, kernels=kernels)
     world.begin()
     return world
 
 
 @pytest.mark.parametrize("kind", FIRST)
-@pytest.mark.parametrize(("ranks", "site_ranks"), [(3, 2), (2, 5)])
-def test_from_job_to_job(tmp_path: Path, stay: Callable[..., Staying], kind: str, ranks: int, site_ranks: int) -> None:
+@pytest.mark.parametrize(("ranks", "site_ranks", "kernels"), [(3, 2, "numba"), (2, 5, "numpy")])
+def test_from_job_to_job(
+    tmp_path: Path, stay: Callable[..., Staying], kind: str, ranks: int, site_ranks: int, kernels: str
+) -> None:
     """The store never sees a part; encode ends by itself once the site has them."""
-    world = _begin(tmp_path, kind)
+    world = _begin(tmp_path, kind, kernels=kernels)
     new = world.synth(1)
     refit = stay(world, site_ranks, "refit", "--site", "rollout", "--wait", "120", *_direct("never"))
     encode = stay(world, ranks, "encode", str(new), *_direct("never", direct__serve_s=120))

@@ -19,8 +19,8 @@ KIND = sorted(LAUNCHERS)[0] if LAUNCHERS else ""
 class Training:
     """A world whose trainer is no command."""
 
-    def __init__(self, path: Path, ranks: int) -> None:
-        self.world, self.ranks = World(path, LAUNCHERS[KIND]), ranks
+    def __init__(self, path: Path, ranks: int, kernels: str = "numpy") -> None:
+        self.world, self.ranks = World(path, LAUNCHERS[KIND], kernels=kernels), ranks
         self.steps = [self.world.synth(step, "--shards", str(ranks)) for step in range(4)]
         lines = self.world.config.read_text().replace(", layout: model/layouts/trainer.json", "")
         self.world.config.write_text(lines.replace("commit: {wait_s: 5}", "commit: {wait_s: 60}"))
@@ -54,9 +54,9 @@ class Training:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_from_arrays_to_a_replica(tmp_path: Path, ranks: int) -> None:
-    training = Training(tmp_path, ranks)
+@pytest.mark.parametrize(("ranks", "kernels"), [(1, "numpy"), (2, "numba"), (4, "numpy")])
+def test_from_arrays_to_a_replica(tmp_path: Path, ranks: int, kernels: str) -> None:
+    training = Training(tmp_path, ranks, kernels)
     assert training.must(0) == [{"start": 0}]
     training.world.dcr(1, "init", "--site", "rollout")
     follow = training.follow(3)

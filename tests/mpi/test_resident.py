@@ -43,7 +43,7 @@ def _told(path: Path, site: str) -> list[str]:
 
 
 def test_versions_go_by_themselves(tmp_path: Path, stay: Callable[..., Staying]) -> None:
-    world = World(tmp_path, LAUNCHERS[KIND], sites=("east", "west"))
+    world = World(tmp_path, LAUNCHERS[KIND], sites=("east", "west"), kernels="numba")
     world.begin()
     follows = {
         site: stay(world, 2, "follow", "--site", site, "--until", "3", *_told(tmp_path, site)) for site in world.sites

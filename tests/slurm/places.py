@@ -13,8 +13,7 @@ from bench.slurmcluster import Cluster
 from dcr_mpi.jsonable import loads
 from dcr_mpi.model import Layout
 from dcr_mpi.synth import TINY, trainer_layout
-from tests.cli import shell
-from tests.world import CODEC, LAUNCHERS, ROOT, Done, World, read_all, scatter_full
+from tests.world import CODEC, LAUNCHERS, ROOT, Done, World, here, read_all, scatter_full
 
 TEMPLATES = ROOT / "slurm"
 SRUN, PMI2, MPIRUN = "srun --mpi=pmix", "srun --mpi=pmi2", "mpirun.openmpi"  # PMI2 is for the wheel of MPICH
@@ -62,12 +61,12 @@ class Places:
 
     def synth(self, number: int) -> Path:
         arguments = ("synth", str(self.path / "model"), "--step", str(number), "--size", "tiny")
-        assert shell.here(self._worlds["train"], *arguments).code == 0
+        assert here(self._worlds["train"], *arguments).code == 0
         return self.step(number)
 
     def here(self, place: str, *arguments: str) -> Done:
         """A command at a place, in this process, for what is not the point of a test; it must succeed."""
-        done = shell.here(self._worlds[place], *arguments)
+        done = here(self._worlds[place], *arguments)
         assert done.code == 0, done.error
         return done
 

@@ -45,8 +45,6 @@ class Flow:
         for folder in ("workflow", "slurm", "configs"):
             shutil.copytree(ROOT / folder, self.path / folder)
         self.world = World(self.path, self.launcher, self.store, self.sites, self.env, self.endpoint)
-        with self.world.config.open("a") as file:
-            file.write("kernels: numpy\n")  # quicker than loading the compiled ones, for a tiny model
 
     def configure(self, name: str = "flow.yaml", **keys: Any) -> Path:
         """A workflow's configuration: three versions of the tiny model, unless ``keys`` say otherwise."""

@@ -27,7 +27,7 @@ pytestmark = [
 ]
 PROFILE = ("--profile", "slurm/two-sites", "--configfile")
 # A status command that tells that it was called, and takes its time.
-SLOW = "#!/bin/sh\ntouch looking\nsleep 3\nexec slurm/two-sites/status \"$1\"\n"
+SLOW = '#!/bin/sh\ntouch looking\nsleep 3\nexec slurm/two-sites/status "$1"\n'
 JOB = {"ranks": 2, "nodes": 2, "memory_mib": 200}
 
 
@@ -60,7 +60,7 @@ def _wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 
 
 def test_one_process_reaches_both(flow: Flow, train: Cluster, rollout: Cluster) -> None:
-    """Interrupted in the midst of its five versions, and of a look at its jobs, it takes those along; and goes on later."""
+    """Interrupted in the midst of its versions, and of a look at its jobs, it takes those along and goes on later."""
     flow.configure(
         start=False, batch=5, versions={"last": 5},
         trainer={**JOB, "cluster": "train"}, site={**JOB, "cluster": "rollout"},
