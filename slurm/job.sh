@@ -11,6 +11,7 @@ DCR_WAIT_S=${DCR_WAIT_S:-600}
 DCR_RESTARTS=${DCR_RESTARTS:-100}
 DCR_RECEIPTS=${DCR_RECEIPTS:-receipts}
 export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1} PYTHONUNBUFFERED=1
+export SLURM_PMIX_FENCE=${SLURM_PMIX_FENCE:-ring} # by the tree, some ranks may not wait for the others in MPI_Init
 
 read -r -a launch <<<"${DCR_LAUNCH:-srun --mpi=pmix}"
 if [ "${launch[0]}" = srun ]; then # since Slurm 22.05 a step does not take over the job's CPUs per task

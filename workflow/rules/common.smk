@@ -1,5 +1,6 @@
 # All Python of the workflow: configuration, which version follows which, what a job asks for.
 import math
+import os
 import re
 import shlex
 import sys
@@ -16,6 +17,9 @@ try:
     product = load(Path(config["dcr"]), {})
 except DcrError as error:
     raise WorkflowError(f"dcr-mpi, exit code {error.code}: {error}") from None
+
+# Every job reads this, too, and srun what it sets: as in slurm/job.sh.
+os.environ.setdefault("SLURM_PMIX_FENCE", "ring")
 
 OUT = config["out"]
 DCR = config["command"] or f"{shlex.quote(sys.executable)} -m dcr_mpi"
