@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 from dcr_mpi.acts.replica import journal
 from tests.cli.conftest import Stages
 from tests.cli.shell import dcr, everything, flip
-from tests.world import World, here
+from tests.world import ROOT, World, here
 
 STRACE = ("strace", "-f", "-qq", "-o", "/dev/null")
 
@@ -50,6 +53,23 @@ def test_status_of_each_stage(stages: Stages, stage: str, state: str, site: str,
     assert 0 < row["changed"] < row["elements"] and 0 < row["payload_bytes"] < row["dense_bytes"]
     assert found["replicas"]["rollout"]["version"] == (1 if stage == "applied" else 0)
     assert f"version      1  {state}; " in text and f"rollout {site}" in text
+
+
+def test_what_looks_at_no_weights_asks_for_no_gpu(stages: Stages, tmp_path: Path) -> None:
+    """On a login node, under the configuration of nodes that have one."""
+    world = stages.copy("prepared", tmp_path / "w")
+    for command in (("status",), ("commit",), ("gc",), ("report", "--out", str(tmp_path / "report"))):
+        done = world.here(*command, "--set", "kernels=numba", "--set", "device=cuda")
+        assert done.code == 0, done.error
+
+
+def test_a_command_starts_no_threads_of_blas() -> None:
+    """And says nothing of that to the hooks and launchers that it starts."""
+    code = "import os; before = dict(os.environ); import dcr_mpi.cli; assert dict(os.environ) == before; "
+    code += "print(len(os.listdir('/proc/self/task')))"
+    env = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
 
 
 @pytest.mark.faults

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import typing
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from dcr_mpi.config import Config, load
 from dcr_mpi.errors import UsageError
 from dcr_mpi.schema import fill, schema, walk
 from dcr_mpi.store import S3Options
+from dcr_mpi.yamltext import parse
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "configs" / "example.yaml"
@@ -208,6 +210,8 @@ def lookup(plain: Any, key: str) -> Any:
 
 def test_schema_is_one() -> None:
     jsonschema.Draft202012Validator.check_schema(schema())
+    shipped = resources.files("dcr_mpi.schema") / "config.schema.yaml"
+    assert parse(shipped.read_bytes(), "schema") == schema(), "whichever parser reads it"
 
 
 @pytest.mark.parametrize("key", [key for key, _ in walk()])

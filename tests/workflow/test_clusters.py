@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,17 +19,17 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]
 
 
 class Program:
-    """``submit``, ``status`` and ``cancel``, typed where they write their logs."""
+    """``submit``, ``status``, ``cancel`` and ``sidecar``, typed where they write their logs."""
 
     def __init__(self, folder: Path, *clusters: Cluster) -> None:
-        self.folder = folder
+        self.folder, self.env = folder, {**os.environ, "DCR_CLUSTERS": str(folder)}
         for cluster in clusters:
             (folder / f"{cluster.name}.conf").symlink_to(cluster.environment["SLURM_CONF"])
 
     def __call__(self, verb: str, *arguments: str, **env: str) -> str:
         done = subprocess.run(
             [str(ROOT / "slurm/two-sites" / verb), *arguments], cwd=self.folder, text=True, capture_output=True,
-            env={**os.environ, "DCR_CLUSTERS": str(self.folder), **env}, timeout=60, check=False,
+            env={**self.env, **env}, timeout=60, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
@@ -34,12 +37,24 @@ class Program:
     def submit(self, name: str, command: str, **env: str) -> str:
         return self("submit", f"to={name}", "--mem=100", "--gres=", f"--wrap={command}", **env)
 
-    def ended(self, job: str) -> str:
+    def ended(self, job: str, **env: str) -> str:
         give_up = time.monotonic() + 60
-        while (status := self("status", job)) == "running":
+        while (status := self("status", job, **env)) == "running":
             assert time.monotonic() < give_up
             time.sleep(0.2)
         return status
+
+    @contextmanager
+    def beside(self, *before: str) -> Iterator[tuple[subprocess.Popen[str], Path, dict[str, str]]]:
+        """A sidecar, the directory of its notes, and what Snakemake has in the others' environment then."""
+        command = [*before, str(ROOT / "slurm/two-sites/sidecar")]
+        with subprocess.Popen(command, cwd=self.folder, env=self.env, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            notes = process.stdout.readline().strip()
+            try:
+                yield process, Path(notes), {"SNAKEMAKE_CLUSTER_SIDECAR_VARS": notes}
+            finally:
+                process.terminate()
 
 
 def test_how_jobs_end(train: Cluster, rollout: Cluster, tmp_path: Path) -> None:
@@ -55,6 +70,35 @@ def test_how_jobs_end(train: Cluster, rollout: Cluster, tmp_path: Path) -> None:
     assert program("status", "train:999999") == "failed", "forgotten"
     own = program.submit("", "true", **train.environment)
     assert own.startswith(":") and train.wait(int(own[1:]))["JobState"] == "COMPLETED"
+
+
+def test_a_sidecar_ends_what_is_left_when_it_is_told_to_end(train: Cluster, rollout: Cluster, tmp_path: Path) -> None:
+    program = Program(tmp_path, train, rollout)
+    with program.beside() as (process, notes, env):
+        left, over = program.submit("rollout", "sleep 500", **env), program.submit("train", "true", **env)
+        resumed = program.submit("train", "sleep 500")  # by the Snakemake before this one
+        assert program.ended(over, **env) == "success" and program("status", resumed, **env) == "running"
+        assert {path.name for path in notes.iterdir()} == {left, resumed}
+        process.send_signal(signal.SIGINT)  # as Ctrl-C does to all that Snakemake started
+        time.sleep(0.5)
+        assert process.poll() is None and program("status", left, **env) == "running"
+        process.terminate()
+        assert process.wait(60) == 0
+    assert (program.ended(left), program.ended(resumed)) == ("failed", "failed") and not notes.exists()
+
+
+def test_a_sidecar_whose_snakemake_was_killed_leaves_its_jobs_to_the_next_one(train: Cluster, tmp_path: Path) -> None:
+    program = Program(tmp_path, train)
+    with program.beside("sh", "-c", '"$0"; exit') as (snakemake, notes, env):
+        job = program.submit("train", "sleep 500", **env)
+        snakemake.kill()
+        snakemake.wait()
+        give_up = time.monotonic() + 60
+        while notes.exists():
+            assert time.monotonic() < give_up
+            time.sleep(0.2)
+    assert program("status", job) == "running"
+    program("cancel", job)
 
 
 def test_a_controller_that_does_not_answer_is_no_job_that_failed(train: Cluster, tmp_path: Path) -> None:
