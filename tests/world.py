@@ -93,9 +93,7 @@ class World:
 
     def dcr(self, ranks: int, *arguments: str) -> dict[str, Any]:
         """Run a command that must succeed; its JSON."""
-        done = self.run(ranks, *arguments)
-        assert done.code == 0, f"{arguments}: exit code {done.code}\n{done.error}"
-        return done.json
+        return _must(self.run(ranks, *arguments), arguments).json
 
     def here(self, *arguments: str) -> Done:
         """One rank's command in this process, see :func:`here`."""
@@ -103,18 +101,15 @@ class World:
         return here(self, *argv[argv.index("dcr_mpi") + 1 :])
 
     def synth(self, step: int, *more: str) -> Path:
-        done = self.here("synth", str(self.path / "model"), "--step", str(step), "--size", self.size, *more)
-        assert done.code == 0, done.error
-        return Path(done.json["directory"])
+        synth = ("synth", str(self.path / "model"), "--step", str(step), "--size", self.size, *more)
+        return Path(_must(self.here(*synth), synth).json["directory"])
 
     def begin(self, ranks: int = 1) -> None:
         """Version 0 and every site's replica of it."""
-        for init in (("--checkpoint", str(self.synth(0))), *(("--site", site) for site in self.sites)):
-            if ranks > 1 or self.env:  # which this process does not have
-                self.dcr(ranks, "init", *init)
-            else:
-                done = self.here("init", *init)
-                assert done.code == 0, done.error
+        here = ranks == 1 and not self.env  # which this process does not have
+        for what in (("--checkpoint", str(self.synth(0))), *(("--site", site) for site in self.sites)):
+            init = ("init", *what)
+            _must(self.here(*init) if here else self.run(ranks, *init), init)
 
     def encode(self, step: int, ranks: int = 1) -> dict[str, Any]:
         return self.dcr(ranks, "encode", str(self.synth(step)))
@@ -148,6 +143,11 @@ class World:
     def full_transfer(self, step: int) -> dict[tuple[int, str], bytes]:
         """What a full transfer of a step would leave at a site, by independent means: see :func:`scatter_full`."""
         return scatter_full(self.path / f"model/step-{step:06d}", trainer_layout(TINY), self.site_layout())
+
+
+def _must(done: Done, arguments: tuple[str, ...]) -> Done:
+    assert done.code == 0, f"{arguments}: exit code {done.code}\n{done.error}"
+    return done
 
 
 def here(world: World, *arguments: str) -> Done:

@@ -43,7 +43,7 @@ def _follow(ports: Ports, config: Config, args: argparse.Namespace, health: Heal
     applied, waited = 0, time.monotonic()
     while True:
         health.doing("waiting")
-        todo = json.loads(ports.once("what there is to do", lambda: dumps(_look(ports, config, replica, args))))
+        todo = json.loads(ports.once("what there is to do", lambda: dumps(_look(ports, config, replica, args, due))))
         version, record = todo["version"], todo["at"]
         health.doing(_STATES[todo["do"]])
         if (args.until is not None and record >= args.until and not todo["unfinished"]) or (
@@ -87,7 +87,7 @@ def _begun(config: Config, args: argparse.Namespace, replica: Replica) -> int:
     return version
 
 
-def _look(ports: Ports, config: Config, replica: Replica, args: argparse.Namespace) -> Result:
+def _look(ports: Ports, config: Config, replica: Replica, args: argparse.Namespace, due: Due) -> Result:
     """What a site has to do now: prepare, apply, catch up; or wait, after some seconds without anything, or at once
     where it has come as far as ``--until``."""
     until = args.until
@@ -95,11 +95,10 @@ def _look(ports: Ports, config: Config, replica: Replica, args: argparse.Namespa
     def look() -> Result | None:
         record, catalog = replica.need(), ports.catalog
         version = following(catalog, record.version)
-        paused = Due(ports, args, replica.work / _PAUSED).noted
-        at = {"at": record.version, "unfinished": record.applying is not None or paused}
+        at = {"at": record.version, "unfinished": record.applying is not None or due.noted}
         if record.applying is not None or any(n <= record.version for n in replica.journaled()):
             return {"do": "catch up", "version": record.applying or record.version, **at}
-        if paused:  # a job ended between the hooks, and the replica is whole: whoever waits for the second gets it
+        if due.noted:  # a job ended between the hooks, and the replica is whole: whoever waits for the second gets it
             return {"do": "resume", "version": record.version, **at}
         if until is not None and record.version >= until:
             return {"do": "wait", "version": None, **at}

@@ -62,9 +62,8 @@ def test_a_huge_tensor(tmp_path: Path, words: int) -> None:
     edges = [*(index for index in EDGES if index < words), words - 1]
     launcher = LAUNCHERS[sorted(LAUNCHERS)[0]]
     (tmp_path / "warm").mkdir()
-    warm = World(
-        tmp_path / "warm", launcher, kernels="numba"
-    )  # its kernels are compiled here: that takes memory of its own
+    # The kernels are compiled here: that takes memory of its own.
+    warm = World(tmp_path / "warm", launcher, kernels="numba")
     warm.begin()
     warm.encode(1)
     for act in (("refit", "--site", "rollout"), ("commit",), ("apply", "--site", "rollout")):

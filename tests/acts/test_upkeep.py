@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -218,15 +219,14 @@ def _flip(local: Local, shard: int, dataset: str) -> int:
     return at
 
 
-def _datasets() -> list[tuple[int, str]]:
-    return [(s, d.path) for s, shard in enumerate(SITE.shards) for d in shard.datasets if d.pieces and not d.padding]
+def _datasets() -> Iterator[tuple[int, str]]:
+    for shard, layout in enumerate(SITE.shards):
+        for dataset in layout.datasets:
+            if dataset.pieces and not dataset.padding:
+                yield shard, dataset.path
 
 
-# Two of three are for the long run.
-FLIPPED = [pytest.param(*one, marks=[pytest.mark.slow] if i % 3 else []) for i, one in enumerate(_datasets())]
-
-
-@pytest.mark.parametrize(("shard", "dataset"), FLIPPED)
+@pytest.mark.parametrize(("shard", "dataset"), list(_datasets()))
 def test_a_flipped_bit_is_found_and_mended_alone(local: Local, steps: list[Path], shard: int, dataset: str) -> None:
     """In any tensor, touched by a delta or not; at a version that is reached by an anchor and a chain."""
     _catch_up(local)

@@ -21,6 +21,7 @@ from dcr_mpi.acts.restore import RestoreJob, restore
 from dcr_mpi.acts.state import check_checkpoint
 from dcr_mpi.checkpoint import Checkpoint, fingerprint
 from dcr_mpi.cli import follow
+from dcr_mpi.cli.staying import Due
 from dcr_mpi.config import load
 from dcr_mpi.digest import sha256
 from dcr_mpi.errors import (
@@ -428,7 +429,9 @@ def test_an_abort_between_two_looks_of_a_site_that_stays(
     abort(local.ports.catalog, 1)
     monkeypatch.setattr(follow, "following", lambda *_: 1)
     config = load(None, {"policy": "p", "store.url": str(local.path / "store")})
-    found = follow._look(local.site_ports, config, local.replica, Namespace(until=None, idle=0.2, after=None))
+    args = Namespace(until=None, idle=0.2, after=None)
+    due = Due(local.site_ports, args, local.replica.work / "paused.json")
+    found = follow._look(local.site_ports, config, local.replica, args, due)
     assert found == {"do": "wait", "version": None, "at": 0, "unfinished": False}
 
 
